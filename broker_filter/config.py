@@ -1,0 +1,587 @@
+"""Settings: one frozen tree, from a YAML file and then from the environment.
+
+The file holds sections and keys (``deploy/config.example.yaml`` shows all of them). The variable
+``BROKER_FILTER_<SECTION>__<KEY>`` overrides a key, ``BROKER_FILTER_<SECTION>__<PART>__<KEY>`` a
+nested one; empty variables count as unset and lists are separated by commas. This is the only
+module that reads the environment.
+
+A password comes from ``BROKER_FILTER_KAFKA__SECURITY__PASSWORD`` or from the file that
+``kafka.security.password_file`` names, never from the YAML file, and is shown nowhere.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from broker_filter.errors import ConfigError
+
+__all__ = [
+    "Alert",
+    "Batch",
+    "DeadLetters",
+    "Input",
+    "Kafka",
+    "Log",
+    "Metrics",
+    "Model",
+    "Schedule",
+    "Security",
+    "Settings",
+    "Window",
+    "client_config",
+    "load_settings",
+    "masked",
+]
+
+PREFIX = "BROKER_FILTER_"
+MAX_FILE_BYTES = 1 << 20
+_STRICT = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+# Properties that follow from our own settings or carry the delivery guarantee.
+_OWNED = {
+    *("acks", "request.required.acks", "enable.idempotence", "transactional.id", "partitioner"),
+    *("auto.offset.reset", "auto.commit.enable", "enable.auto.commit", "auto.commit.interval.ms"),
+    *("enable.auto.offset.store", "enable.partition.eof", "partition.assignment.strategy"),
+    *("bootstrap.servers", "metadata.broker.list", "security.protocol"),
+    *("group.id", "group.instance.id", "group.protocol"),
+    *("session.timeout.ms", "max.poll.interval.ms", "message.timeout.ms", "delivery.timeout.ms"),
+    *("compression.codec", "compression.type", "delivery.report.only.error", "logger"),
+}
+_OWNED_PATTERN = re.compile(r"(sasl|ssl|test\.mock)\.|on_|.*_cb$|.*(password|secret|token)")
+_HOST_PORT = re.compile(r"(\w+://)?([\w.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
+
+
+def _split(value: object) -> object:
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+Topic = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+InputTopic = Annotated[str, Field(pattern=r"^([A-Za-z0-9._-]{1,249}|\^.{1,248})$")]
+
+
+class Security(BaseModel):
+    """How to log in to Kafka."""
+
+    model_config = _STRICT
+
+    protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = Field(
+        default="plaintext", description="security.protocol of librdkafka"
+    )
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
+        default=None, description="SASL mechanism; needed by the sasl_* protocols"
+    )
+    username: str | None = Field(default=None, description="SASL user")
+    password: SecretStr | None = Field(
+        default=None, description="SASL password; only from the environment or from password_file"
+    )
+    password_file: Path | None = Field(
+        default=None, description="file that holds the SASL password, such as a mounted secret"
+    )
+    ca_location: Path | None = Field(
+        default=None, description="CA certificates (PEM) of the brokers"
+    )
+    certificate_location: Path | None = Field(default=None, description="client certificate (PEM)")
+    key_location: Path | None = Field(default=None, description="client private key (PEM)")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        wanted = {"mechanism": self.mechanism, "username": self.username, "password": self.password}
+        absent = [name for name, value in wanted.items() if not value]
+        if self.protocol.startswith("sasl") and absent:
+            raise ValueError(f"protocol {self.protocol} also needs {', '.join(absent)}")
+        if (self.certificate_location is None) != (self.key_location is None):
+            raise ValueError("certificate_location and key_location go together")
+        return self
+
+
+class Kafka(BaseModel):
+    """Where messages come from and go to."""
+
+    model_config = _STRICT
+
+    bootstrap_servers: str = Field(description="host:port of one or more brokers, comma separated")
+    group_id: str = Field(default="broker-filter", min_length=1, description="consumer group")
+    input_topics: Annotated[tuple[InputTopic, ...], BeforeValidator(_split)] = Field(
+        min_length=1,
+        description="topics to read; a name that begins with ^ is a regular expression",
+    )
+    alert_topic: Topic = Field(default="microlensing-alerts", description="topic of the alerts")
+    dead_letter_topic: Topic = Field(
+        default="microlensing-dead-letters", description="topic of the messages that cannot be used"
+    )
+    security: Security = Field(default_factory=Security, description="how to log in")
+    auto_offset_reset: Literal["earliest", "latest"] = Field(
+        default="earliest", description="where a new group starts"
+    )
+    assignment_strategy: Literal["cooperative-sticky", "range", "roundrobin"] = Field(
+        default="cooperative-sticky", description="how partitions are shared out in the group"
+    )
+    group_instance_id: str | None = Field(
+        default=None,
+        description="fixed member name (the pod's), so that a restart moves no partition",
+    )
+    session_timeout_ms: int = Field(
+        default=45_000,
+        ge=1_000,
+        le=1_800_000,
+        description="silence after which a member is given up",
+    )
+    max_poll_interval_ms: int = Field(
+        default=300_000, ge=1_000, le=3_600_000, description="longest time between two polls"
+    )
+    commit_interval_s: float = Field(
+        default=2.0, gt=0, le=60, description="time between two commits of offsets"
+    )
+    connect_timeout_s: float = Field(
+        default=30.0, gt=0, le=600, description="time to reach a broker at the start"
+    )
+    delivery_timeout_s: float = Field(
+        default=120.0,
+        ge=1,
+        le=3_600,
+        description="time after which an undelivered message is given up",
+    )
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = Field(
+        default="lz4", description="compression of what is produced"
+    )
+    options: dict[str, str | int | float | bool] = Field(
+        default_factory=dict,
+        max_length=100,
+        description="further librdkafka properties, except those that this program sets itself",
+    )
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _host_and_port(cls, value: str) -> str:
+        bad = [part for part in value.split(",") if not _HOST_PORT.fullmatch(part.strip())]
+        if bad:
+            raise ValueError(f"{bad[0].strip()!r} is not host:port")
+        return value
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _not_ours(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        # The environment cannot name a variable with dots.
+        options = {str(key).lower().replace("_", "."): item for key, item in value.items()}
+        ours = sorted(key for key in options if key in _OWNED or _OWNED_PATTERN.match(key))
+        if ours:
+            raise ValueError(f"{', '.join(ours)} cannot be set here: use the keys of kafka")
+        return options
+
+    @model_validator(mode="after")
+    def _no_loop(self) -> Self:
+        topics = [*self.input_topics, self.alert_topic, self.dead_letter_topic]
+        if len(set(topics)) < len(topics):
+            raise ValueError("input_topics, alert_topic and dead_letter_topic must all differ")
+        return self
+
+
+class Input(BaseModel):
+    """What a message may hold."""
+
+    model_config = _STRICT
+
+    format: Literal["auto", "photometry", "photometry_block"] = Field(
+        default="auto", description="schema of the messages; auto tells them apart one by one"
+    )
+    mjd_min: float = Field(
+        default=40_587.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="earliest epoch taken, MJD TAI (1970)",
+    )
+    mjd_max: float = Field(
+        default=88_069.0,
+        le=200_000,
+        allow_inf_nan=False,
+        description="latest epoch taken, MJD TAI (2100)",
+    )
+    flag_mask: int = Field(
+        default=0xFFFFFFFF,
+        ge=0,
+        le=0xFFFFFFFF,
+        description="an epoch with any of these flags is rejected",
+    )
+    max_message_bytes: int = Field(
+        default=4 << 20,
+        ge=1 << 10,
+        le=64 << 20,
+        description="a longer message becomes a dead letter",
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.mjd_min >= self.mjd_max:
+            raise ValueError(f"mjd_min {self.mjd_min} must be before mjd_max {self.mjd_max}")
+        return self
+
+
+class Window(BaseModel):
+    """The light curve that is kept per star and band."""
+
+    model_config = _STRICT
+
+    max_points: int = Field(
+        default=1000,
+        ge=16,
+        le=1000,
+        description="most points; beyond, the densest stretch is binned",
+    )
+
+
+class Schedule(BaseModel):
+    """When a window is evaluated, by event time."""
+
+    model_config = _STRICT
+
+    every_days: float = Field(
+        default=0.25,
+        ge=0,
+        le=20,
+        description="days between evaluations; 0 evaluates at every epoch",
+    )
+    min_points: int = Field(default=10, ge=1, le=1000, description="points that a window needs")
+
+
+class Model(BaseModel):
+    """The networks, and what runs them."""
+
+    model_config = _STRICT
+
+    id: str = Field(
+        default="fspl-roman-0.1.0",
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$",
+        description="entry of the model zoo",
+    )
+    path: Path | None = Field(
+        default=None, description="folder of an entry, instead of the zoo's by id"
+    )
+    device: Literal["cpu", "cuda"] = Field(
+        default="cpu", description="a cuda that is missing stops the start"
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="number type of the evidence network"
+    )
+    threads: int | None = Field(
+        default=None, ge=1, le=1024, description="CPU threads; by default one per core"
+    )
+
+
+class Alert(BaseModel):
+    """When an alert is published and what it carries."""
+
+    model_config = _STRICT
+
+    log10_k: float | None = Field(
+        default=None,
+        ge=-10,
+        le=1000,
+        description="threshold of log10 K; by default the model card's",
+    )
+    prior_odds: float = Field(
+        default=1e-6, gt=0, le=1, description="odds of an event in one window, before any data"
+    )
+    posterior_samples: int = Field(default=1000, ge=10, le=20_000, description="samples per alert")
+    seed: int = Field(default=0, ge=0, lt=1 << 63, description="seed of the posterior samples")
+
+
+class Batch(BaseModel):
+    """How windows are gathered for the network."""
+
+    model_config = _STRICT
+
+    flush_windows: int = Field(
+        default=1024, ge=1, le=1 << 20, description="windows that make a batch go at once"
+    )
+    max_wait_s: float = Field(default=2.0, ge=0, le=60, description="longest wait of a due window")
+    queue_depth: int = Field(
+        default=4, ge=1, le=1000, description="batches that may wait for the network"
+    )
+    chunk: int = Field(default=64, ge=1, le=1 << 16, description="windows per call of the network")
+
+
+class DeadLetters(BaseModel):
+    """How much of a stream may be unusable before the consumer stops."""
+
+    model_config = _STRICT
+
+    max_ratio: float = Field(default=0.01, gt=0, le=1, description="share of unusable messages")
+    max_consecutive: int = Field(default=1000, ge=1, description="unusable messages in a row")
+
+
+class Metrics(BaseModel):
+    """The HTTP server with /metrics, /healthz and /readyz."""
+
+    model_config = _STRICT
+
+    enabled: bool = Field(default=True, description="serve metrics and health")
+    host: str = Field(
+        default="127.0.0.1", description="address to listen on; 0.0.0.0 opens it to others"
+    )
+    port: int = Field(default=9464, ge=0, le=65_535, description="TCP port; 0 takes a free one")
+
+
+class Log(BaseModel):
+    """What is logged, to stderr."""
+
+    model_config = _STRICT
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="least level"
+    )
+    format: Literal["json", "text"] = Field(
+        default="json", description="one JSON object a line, or text"
+    )
+
+
+class Settings(BaseModel):
+    """All settings; the attributes are the sections of the file."""
+
+    model_config = _STRICT
+
+    kafka: Kafka = Field(description=str(Kafka.__doc__))
+    input: Input = Field(default_factory=Input, description=str(Input.__doc__))
+    window: Window = Field(default_factory=Window, description=str(Window.__doc__))
+    schedule: Schedule = Field(default_factory=Schedule, description=str(Schedule.__doc__))
+    model: Model = Field(default_factory=Model, description=str(Model.__doc__))
+    alert: Alert = Field(default_factory=Alert, description=str(Alert.__doc__))
+    batch: Batch = Field(default_factory=Batch, description=str(Batch.__doc__))
+    dead_letters: DeadLetters = Field(
+        default_factory=DeadLetters, description=str(DeadLetters.__doc__)
+    )
+    metrics: Metrics = Field(default_factory=Metrics, description=str(Metrics.__doc__))
+    log: Log = Field(default_factory=Log, description=str(Log.__doc__))
+
+
+def load_settings(path: Path | None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings from a YAML file, overridden by the environment.
+
+    Parameters
+    ----------
+    path : Path or None
+        The YAML file; None takes everything from the environment.
+    environ : mapping, optional
+        Environment variables; those of the process by default.
+
+    Returns
+    -------
+    Settings
+
+    Raises
+    ------
+    ConfigError
+        With one line per problem: where it stands, the key, its value (never a secret), what is
+        allowed, and the nearest key where one is misspelt.
+    """
+    tree, places = _read_yaml(path) if path else ({}, {})
+    problems = []
+    if _dig(tree, ("kafka", "security", "password")) is not None:
+        problems.append(
+            f"{places[('kafka', 'security', 'password')]}: kafka.security.password must not be"
+            f" written in a file of settings: use {PREFIX}KAFKA__SECURITY__PASSWORD or"
+            " kafka.security.password_file"
+        )
+    for name, keys, value in _variables(os.environ if environ is None else environ):
+        places[keys] = name
+        if not _put(tree, keys, value):
+            problems.append(f"{name}: {'.'.join(keys[:-1])} is not a section")
+    problems += _read_password(tree)
+    try:
+        settings = Settings.model_validate(tree)
+    except ValidationError as error:
+        problems += [
+            _line(tuple(map(str, item["loc"])), dict(item), places, tree)
+            for item in error.errors(include_url=False)
+        ]
+    if problems:
+        # "from None" above all keeps the values that pydantic saw out of tracebacks.
+        raise ConfigError("\n".join(dict.fromkeys(problems))) from None
+    return settings
+
+
+def masked(settings: Settings) -> dict[str, Any]:
+    """Return the settings as plain values, with secrets replaced by asterisks."""
+    return settings.model_dump(mode="json")
+
+
+def client_config(kafka: Kafka) -> dict[str, Any]:
+    """Properties of librdkafka that consumers and producers share: servers, login, options.
+
+    The result holds the password in clear, because the client needs it: never log it.
+    """
+    security = kafka.security
+    password = security.password.get_secret_value() if security.password else None
+    ours = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "security.protocol": security.protocol,
+        "sasl.mechanism": security.mechanism,
+        "sasl.username": security.username,
+        "sasl.password": password,
+        "ssl.ca.location": security.ca_location,
+        "ssl.certificate.location": security.certificate_location,
+        "ssl.key.location": security.key_location,
+    }
+    texts = {key: str(value) for key, value in ours.items() if value is not None}
+    return {"client.id": "broker-filter", **kafka.options, **texts}
+
+
+Keys = tuple[str, ...]
+
+
+def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[Keys, str]]:
+    """Return the tree of a YAML file, and "file:line" of each of its keys."""
+    try:
+        data = path.read_bytes()
+        if len(data) > MAX_FILE_BYTES:
+            raise ConfigError(f"{path}: longer than {MAX_FILE_BYTES} bytes; is it a settings file?")
+        text = data.decode()
+        places = dict(_places(yaml.compose(text, yaml.SafeLoader), path))
+        tree = yaml.safe_load(text)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{path}:{line}: not YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from None
+    if not isinstance(tree, dict | None):
+        raise ConfigError(f"{path}: needs sections such as 'kafka:', not one {_kind(tree)}")
+    return tree or {}, places
+
+
+def _places(node: yaml.Node | None, path: Path, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
+    if not isinstance(node, yaml.MappingNode) or len(keys) > 4:  # an alias may be a circle
+        return
+    seen: set[str] = set()
+    for key, value in node.value:
+        place = f"{path}:{key.start_mark.line + 1}"
+        inner = (*keys, str(key.value))
+        if inner[-1] in seen:
+            raise ConfigError(f"{place}: {'.'.join(inner)} is given twice")
+        seen.add(inner[-1])
+        yield inner, place
+        yield from _places(value, path, inner)
+
+
+def _variables(environ: Mapping[str, str]) -> Iterator[tuple[str, Keys, str]]:
+    """(name, keys, value) of the variables that are ours and not empty."""
+    for name, value in sorted(environ.items()):
+        keys = tuple(name.removeprefix(PREFIX).lower().split("__"))
+        if name.startswith(PREFIX) and len(keys) > 1 and value:
+            yield name, keys, value
+
+
+def _put(tree: Any, keys: Keys, value: str) -> bool:  # noqa: ANN401
+    """Set a nested key; False where something that is not a section is in the way."""
+    for key in keys[:-1]:
+        if tree.get(key) is None:
+            tree[key] = {}
+        tree = tree[key]
+        if not isinstance(tree, dict):
+            return False
+    tree[keys[-1]] = value
+    return True
+
+
+def _dig(tree: object, keys: Keys) -> Any:  # noqa: ANN401  a YAML value can be anything
+    for key in keys:
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree
+
+
+def _read_password(tree: dict[str, Any]) -> list[str]:
+    """Put the content of kafka.security.password_file in its place; return the problems."""
+    keys = ("kafka", "security", "password")
+    name = _dig(tree, (*keys[:-1], "password_file"))
+    if not isinstance(name, str):
+        return []
+    if _dig(tree, keys) is not None:
+        return ["kafka.security: give the password or password_file, not both"]
+    try:
+        password = Path(name).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        return [f"kafka.security.password_file: {name}: cannot be read: {reason}"]
+    if not password:
+        return [f"kafka.security.password_file: {name}: empty"]
+    _put(tree, keys, password)
+    return []
+
+
+def _line(keys: Keys, item: dict[str, Any], places: dict[Keys, str], tree: object) -> str:
+    """One problem in one line: place, key, value, what is allowed."""
+    known, field = _resolve(keys)
+    place = next((places[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in places), "")
+    start = f"{place}: {'.'.join(keys[:known])}" if place else ".".join(keys[:known])
+    if item["type"] == "extra_forbidden":
+        return f"{start}: unknown key; {_suggestion(keys[:known])}"
+    message = str(item["msg"]).removeprefix("Value error, ").removeprefix("Input ")
+    if item["type"] == "missing":
+        return f"{start}: is needed ({field.description if field else ''})"
+    value = _dig(tree, keys[:known])
+    # A wrong value in the place of a section may hold a secret, and so may a password's.
+    plain = isinstance(value, str | int | float) and field is not None
+    shown = f" = {_short(value)}" if plain and field and not _holds_secret(field.annotation) else ""
+    hint = f" ({field.description})" if shown and field else ""
+    return f"{start}{shown}: {message}{hint}"
+
+
+def _resolve(keys: Keys) -> tuple[int, Any]:
+    """How many of the keys lie on the tree of settings, and the field of the last."""
+    model: Any = Settings
+    field = None
+    for n, key in enumerate(keys):
+        fields = getattr(model, "model_fields", None)
+        if fields is None:
+            return n, field
+        if key not in fields:
+            return n + 1, None
+        field = fields[key]
+        model = field.annotation
+    return len(keys), field
+
+
+def _suggestion(keys: Keys) -> str:
+    model: Any = Settings
+    for key in keys[:-1]:
+        model = model.model_fields[key].annotation
+    names = list(model.model_fields)
+    near = difflib.get_close_matches(keys[-1], names, n=1)
+    if near:
+        return f"did you mean {'.'.join((*keys[:-1], near[0]))}?"
+    return f"allowed are {', '.join(names)}"
+
+
+def _holds_secret(annotation: Any) -> bool:  # noqa: ANN401  annotations have no common type
+    return "SecretStr" in str(annotation) or isinstance(annotation, type(BaseModel))
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _kind(value: object) -> str:
+    names: dict[type, str] = {list: "list", str: "text"}
+    return names.get(type(value), type(value).__name__)

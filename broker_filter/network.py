@@ -1,0 +1,48 @@
+"""The trained network as a whole: encoder, evidence head and posterior flow, rebuilt from config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from broker_filter.encoder import build_encoder
+from broker_filter.evidence import EvidenceHead
+from broker_filter.posterior import build_estimator
+
+__all__ = ["Network"]
+
+
+class Network(nn.Module):
+    """One encoder that both the evidence head and the flow read.
+
+    Parameters
+    ----------
+    config : mapping
+        Keys ``encoder`` (``name`` and options), ``evidence``, ``flow`` (options) and ``prior``
+        (``low`` and ``high``, 5 numbers each).
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        encoder = build_encoder(**config["encoder"])
+        prior = config["prior"]
+        self.estimator: Any = build_estimator(
+            encoder, prior["low"], prior["high"], **config["flow"]
+        )
+        width = config["encoder"].get("width", encoder.norm.weight.shape[0])
+        self.evidence = EvidenceHead(width, **config["evidence"])
+
+    @property
+    def encoder(self) -> nn.Module:
+        """The embedding net of the estimator."""
+        encoder: nn.Module = self.estimator.embedding_net
+        return encoder
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """``x``, shape (B, L, 3) -> ln K, shape (B,), and the summaries s, shape (B, d)."""
+        s = self.encoder(x)
+        with torch.autocast(x.device.type, enabled=False):
+            return self.evidence(s), s

@@ -1,0 +1,151 @@
+"""The Avro schemas of this package: load them, write with them, and read strictly.
+
+Schemas are filed ``<name>/<MAJOR>/<MINOR>/<name>.avsc``. Every message of ours says which one it
+was written with in the header ``schema`` (such as ``photometry/1/0``), because Avro bytes alone do
+not.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import fastavro
+
+from broker_filter.errors import PoisonMessage, SchemaError
+
+__all__ = [
+    "MAX_MESSAGE_BYTES",
+    "SCHEMA_HEADER",
+    "decode_strict",
+    "encode",
+    "load_schema",
+    "schema_folder",
+    "schema_header",
+]
+
+MAX_MESSAGE_BYTES = 8 << 20
+"""Longest message that is looked into, bytes: decoding never needs more than a few times this."""
+
+SCHEMA_HEADER = "schema"
+"""Name of the message header that tells the schema."""
+
+
+def schema_folder() -> Path:
+    """Folder of all schemas: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).parent
+    installed = package / "_schemas"
+    return installed if installed.is_dir() else package.parent / "schemas"
+
+
+@lru_cache
+def load_schema(name: str, version: str = "1/0") -> dict[str, Any]:
+    """Read and parse one schema, once per process.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``"photometry"``.
+    version : str
+        ``"MAJOR/MINOR"``.
+
+    Returns
+    -------
+    dict
+        Parsed by fastavro, to be handed to its readers and writers; not to be changed.
+
+    Raises
+    ------
+    SchemaError
+        There is no such schema, or it is not valid Avro.
+    """
+    path = schema_folder() / name / version / f"{name}.avsc"
+    try:
+        parsed: dict[str, Any] = fastavro.parse_schema(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        known = sorted(
+            p.parent.relative_to(schema_folder()) for p in schema_folder().rglob("*.avsc")
+        )
+        raise SchemaError(
+            f"no schema {name}/{version} at {path}; known: {', '.join(map(str, known)) or 'none'}"
+        ) from None
+    except (ValueError, fastavro.schema.SchemaParseException) as error:
+        raise SchemaError(f"{path} is not an Avro schema: {error}") from error
+    return parsed
+
+
+def schema_header(name: str, version: str = "1/0") -> tuple[str, bytes]:
+    """Name and value of the message header that tells readers the schema."""
+    return SCHEMA_HEADER, f"{name}/{version}".encode()
+
+
+def encode(name: str, record: dict[str, Any], version: str = "1/0") -> bytes:
+    """Write one record without a container, strictly.
+
+    Parameters
+    ----------
+    name, version : str
+        The schema.
+    record : dict
+        One entry a field. Fields with a default may be left out, others may not, and more than the
+        schema's are refused.
+
+    Raises
+    ------
+    SchemaError
+        The record does not fit the schema.
+    """
+    stream = BytesIO()
+    try:
+        fastavro.schemaless_writer(
+            stream, load_schema(name, version), record, strict_allow_default=True
+        )
+    except (ValueError, TypeError, AttributeError, OverflowError, KeyError) as error:
+        raise SchemaError(f"record does not fit schema {name}/{version}: {error}") from error
+    return stream.getvalue()
+
+
+def decode_strict(
+    name: str, value: bytes, version: str = "1/0", *, max_bytes: int = MAX_MESSAGE_BYTES
+) -> dict[str, Any]:
+    """Read one record that must fill its bytes exactly.
+
+    Parameters
+    ----------
+    name, version : str
+        The schema with which the record was written.
+    value : bytes
+        The record without a container or framing.
+    max_bytes : int
+        Longer values are refused unread.
+
+    Raises
+    ------
+    PoisonMessage
+        ``too_large``, ``truncated``, ``trailing_bytes``, or ``undecodable``.
+    """
+    if len(value) > max_bytes:
+        raise PoisonMessage("too_large", f"{len(value)} bytes, more than {max_bytes}")
+    stream = BytesIO(value)
+    try:
+        record: dict[str, Any] = fastavro.schemaless_reader(stream, load_schema(name, version))
+    except (EOFError, ValueError, IndexError, OverflowError) as error:
+        # Where an integer is cut short, fastavro says IndexError, as it does for a bad union index.
+        at_end = isinstance(error, IndexError) and stream.tell() == len(value)
+        if at_end or isinstance(error, EOFError):
+            raise PoisonMessage(
+                "truncated",
+                f"{name}/{version} record ends before its last field ({len(value)} bytes)",
+            ) from None
+        raise PoisonMessage(
+            "undecodable", f"not a {name}/{version} record, near byte {stream.tell()}: {error}"
+        ) from error
+    if stream.tell() != len(value):
+        raise PoisonMessage(
+            "trailing_bytes",
+            f"{name}/{version} record ends at byte {stream.tell()} of {len(value)}",
+        )
+    return record

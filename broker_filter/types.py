@@ -1,0 +1,159 @@
+"""The frozen types that travel from one stage to the next.
+
+``source -> decode -> photometry -> window -> batch -> evidence -> posterior -> alert -> sink``
+
+Nothing per point is a Python object: a message becomes one `Photometry`, whose columns are arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "AlertState",
+    "DeadLetter",
+    "FloatArray",
+    "IntArray",
+    "Message",
+    "OutgoingMessage",
+    "Photometry",
+    "StarId",
+    "WindowBatch",
+]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+StarId = str | int
+AlertState = Literal["new", "update", "retraction", "final"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message as it came from a topic, undecoded."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int = 0
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def next_offset(self) -> int:
+        """The offset to commit once this message is done."""
+        return self.offset + 1
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMessage:
+    """One message to publish: an alert or a dead letter."""
+
+    topic: str
+    key: bytes | None
+    value: bytes
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that could not be used, with where it stood and why."""
+
+    message: Message
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Photometry:
+    """The epochs of one message: one band and one source, one star or many.
+
+    Parameters
+    ----------
+    survey, band, source : str
+        ``source`` tells sites, cameras or fields of one star apart; each has its own baseline.
+    star : list of (str or int), length n
+        The star of each epoch. Either all int (64 bit) or all str (1 to 64 bytes of UTF-8).
+    mjd_tai : ndarray, shape (n,), float64, days
+        Mid-exposure, MJD TAI.
+    flux, flux_err : ndarray, shape (n,), float64
+        In nJy, or in units of the star's baseline where ``relative`` is true.
+    flags : ndarray, shape (n,), uint32
+        Zero means good.
+    ref_flux, ref_flux_err : ndarray, shape (n,), float64, same unit as ``flux``
+        Catalogue flux of the star and its 1-sigma error; NaN where unknown.
+    kind : "total" or "difference"
+        Difference fluxes need a reference flux (or a baseline of their own) to become total.
+    coordinates : dict
+        Star to (ra, dec) in degrees, for the stars whose place the message told.
+    """
+
+    survey: str
+    band: str
+    source: str
+    star: list[StarId]
+    mjd_tai: FloatArray
+    flux: FloatArray
+    flux_err: FloatArray
+    flags: NDArray[np.uint32]
+    ref_flux: FloatArray
+    ref_flux_err: FloatArray
+    kind: Literal["total", "difference"] = "total"
+    relative: bool = False
+    coordinates: dict[StarId, tuple[float, float]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.star)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowBatch:
+    """Windows that are due, ready for the network, in the order in which they became due.
+
+    Rows are sorted by time; the columns beyond ``n[i]`` are padding with ``valid`` false.
+
+    Parameters
+    ----------
+    slot : ndarray, shape (B,), int64
+        Place of each window in its store.
+    star, survey, band : lists of length B
+    coordinates : list of (ra, dec) in degrees or None, length B
+    t_start : ndarray, shape (B,), float64, MJD TAI
+        Start of each window; it ends ``window_days`` later.
+    mjd_tai : ndarray, shape (B, N), float64
+    flux, sigma : ndarray, shape (B, N), float32
+        In units of the star's baseline.
+    n : ndarray, shape (B,), int64
+        Number of epochs.
+    baseline, baseline_err : ndarray, shape (B,), float64, nJy
+        Baseline flux of the window's newest source and its 1-sigma error
+        (1 and the relative error for photometry in relative units).
+    relative : ndarray, shape (B,), bool
+        True where the photometry came in units of the baseline, so that nJy are unknown.
+    """
+
+    slot: IntArray
+    star: list[StarId]
+    survey: list[str]
+    band: list[str]
+    coordinates: list[tuple[float, float] | None]
+    t_start: FloatArray
+    mjd_tai: FloatArray
+    flux: NDArray[np.float32]
+    sigma: NDArray[np.float32]
+    n: IntArray
+    baseline: FloatArray
+    baseline_err: FloatArray
+    relative: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.star)
+
+    @property
+    def valid(self) -> NDArray[np.bool_]:
+        """Shape (B, N): true where a column holds an epoch."""
+        return np.asarray(np.arange(self.mjd_tai.shape[1])[None, :] < self.n[:, None])

@@ -1,0 +1,1 @@
+"""Offline part: simulator, trainer and evaluation that make the entries of the model zoo."""

@@ -1,0 +1,97 @@
+"""What a training configuration may say: one strict tree, read from YAML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from broker_filter.errors import ConfigError
+from model_zoo.simulate.curves import Simulator
+from model_zoo.simulate.pattern import PatternConfig
+from model_zoo.simulate.prior import PAPER_GATE, PAPER_PRIOR
+
+__all__ = ["SimulatorConfig", "TrainConfig", "TrainingConfig", "load_config"]
+
+PRIORS = {PAPER_PRIOR.name: PAPER_PRIOR}
+GATES = {PAPER_GATE.name: PAPER_GATE}
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SimulatorConfig(_Strict):
+    """Which prior, gate and observing patterns the training curves come from."""
+
+    prior: str = PAPER_PRIOR.name
+    gate: str | None = PAPER_GATE.name
+    baseline_error: float = Field(0.0, ge=0, description="1-sigma relative baseline error")
+    stream_share: float = Field(0.0, ge=0, le=1, description="share of patterns as streams see")
+
+
+class TrainingConfig(_Strict):
+    """How the optimiser goes about it."""
+
+    batch: int = Field(256, ge=8, description="curves a step")
+    event_share: float = Field(0.75, gt=0, lt=1, description="share of events in a batch")
+    evidence_weight: float = Field(0.5, ge=0, description="weight of the evidence loss")
+    muon_lr: float = Field(0.02, gt=0, description="for the matrices of the transformer")
+    adamw_lr: float = Field(0.001, gt=0, description="for everything else")
+    decay_share: float = Field(0.4, ge=0, le=1, description="last share, with falling rates")
+
+
+class TrainConfig(_Strict):
+    """Everything that ``model-zoo train`` needs to know."""
+
+    model_id: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*-\d+\.\d+\.\d+$")
+    summary: str
+    seed: int = 1
+    minutes: float = Field(60, ge=0)
+    window_days: float = Field(20, gt=0)
+    max_points: int = Field(1000, ge=16)
+    buckets: tuple[int, ...] = (128, 256, 512, 1000)
+    encoder: dict[str, Any]
+    flow: dict[str, Any] = {}
+    evidence: dict[str, Any] = {}
+    simulator: SimulatorConfig = SimulatorConfig()
+    training: TrainingConfig = TrainingConfig()
+
+    def make_simulator(self, *, stream_share: float | None = None) -> Simulator:
+        """The simulator of the training curves, or of a test set with other patterns."""
+        chosen = self.simulator
+        share = chosen.stream_share if stream_share is None else stream_share
+        return Simulator(
+            prior=PRIORS[chosen.prior],
+            gate=None if chosen.gate is None else GATES[chosen.gate],
+            pattern=PatternConfig(days=self.window_days, stream_share=share),
+            baseline_error=chosen.baseline_error,
+            length=self.max_points,
+        )
+
+
+def load_config(path: Path) -> TrainConfig:
+    """Read and check a training configuration.
+
+    Raises
+    ------
+    ConfigError
+        Naming the file and each key that is wrong, with what is allowed.
+    """
+    try:
+        config = TrainConfig.model_validate(yaml.safe_load(path.read_text()))
+        for name, known in ((config.simulator.prior, PRIORS), (config.simulator.gate, GATES)):
+            if name is not None and name not in known:
+                raise ConfigError(f"{path}: simulator: {name!r} is not one of {sorted(known)}")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from error
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors()
+        )
+        raise ConfigError(f"{path}: {problems}") from error
+    return config

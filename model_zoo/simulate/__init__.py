@@ -1,0 +1,1 @@
+"""Simulated light curves: priors, observing patterns, noise and the gate."""

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import logging
+import traceback
+from pathlib import Path
+
+import pytest
+import yaml
+
+from broker_filter.config import Settings, client_config, load_settings, masked
+from broker_filter.errors import ConfigError
+
+EXAMPLE = Path(__file__).parents[1] / "deploy" / "config.example.yaml"
+SECRET = "hunter2-in-clear"  # noqa: S105
+MINIMAL = "kafka:\n  bootstrap_servers: localhost:9092\n  input_topics: [photometry]\n"
+SASL = {
+    "BROKER_FILTER_KAFKA__SECURITY__PROTOCOL": "sasl_ssl",
+    "BROKER_FILTER_KAFKA__SECURITY__MECHANISM": "SCRAM-SHA-512",
+    "BROKER_FILTER_KAFKA__SECURITY__USERNAME": "filter",
+}
+PASSWORD = "BROKER_FILTER_KAFKA__SECURITY__PASSWORD"  # noqa: S105
+
+
+def load(tmp_path, text=MINIMAL, environ=None):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    return load_settings(path, environ or {})
+
+
+def problem(tmp_path, text=MINIMAL, environ=None):
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text, environ)
+    # What a crash would print, too, must be free of secrets.
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    return str(caught.value)
+
+
+def keys_of(model, prefix=()):
+    for name, field in model.model_fields.items():
+        yield (*prefix, name), field
+        if hasattr(field.annotation, "model_fields"):
+            yield from keys_of(field.annotation, (*prefix, name))
+
+
+def test_example_holds_every_key_with_its_default(tmp_path):
+    example = yaml.safe_load(EXAMPLE.read_text())
+    plain = load(tmp_path)
+    assert load_settings(EXAMPLE, {}) == plain
+    for keys, _ in keys_of(Settings):
+        node = example
+        for key in keys:
+            if keys == ("kafka", "security", "password"):
+                continue
+            assert key in node, f"{'.'.join(keys)} is missing in {EXAMPLE.name}"
+            node = node[key]
+
+
+def test_every_key_is_described():
+    assert all(field.description for _, field in keys_of(Settings))
+
+
+def test_settings_cannot_be_changed(tmp_path):
+    settings = load(tmp_path)
+    with pytest.raises(ValueError, match="frozen"):
+        settings.alert.seed = 3
+
+
+def test_environment_overrides_file(tmp_path):
+    text = MINIMAL + "alert:\n  log10_k: 2\n  seed: 5\n"
+    environ = {
+        "BROKER_FILTER_ALERT__LOG10_K": "3.5",
+        "BROKER_FILTER_KAFKA__INPUT_TOPICS": "one, two",
+        "BROKER_FILTER_METRICS__ENABLED": "false",
+        "BROKER_FILTER_KAFKA__OPTIONS__SOCKET_TIMEOUT_MS": "5000",
+        "BROKER_FILTER_ALERT__SEED": "",
+        "BROKER_FILTER_TEST_DATA": "/somewhere",
+        "UNRELATED__ALERT__SEED": "7",
+    }
+    settings = load(tmp_path, text, environ)
+    assert (settings.alert.log10_k, settings.alert.seed) == (3.5, 5)
+    assert settings.kafka.input_topics == ("one", "two")
+    assert settings.metrics.enabled is False
+    assert client_config(settings.kafka)["socket.timeout.ms"] == "5000"
+
+
+def test_environment_alone_is_enough():
+    settings = load_settings(
+        None,
+        {
+            "BROKER_FILTER_KAFKA__BOOTSTRAP_SERVERS": "a:1,b:2",
+            "BROKER_FILTER_KAFKA__INPUT_TOPICS": "^ztf_.*",
+        },
+    )
+    assert settings.kafka.input_topics == ("^ztf_.*",)
+
+
+def test_process_environment_is_the_default(monkeypatch, tmp_path):
+    monkeypatch.setenv("BROKER_FILTER_BATCH__CHUNK", "7")
+    path = tmp_path / "config.yaml"
+    path.write_text(MINIMAL)
+    assert load_settings(path).batch.chunk == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "parts"),
+    [
+        ("kafka:\n  gruop_id: x\n", {}, [":2: kafka.gruop_id: unknown key", "kafka.group_id?"]),
+        (MINIMAL + "kafak: {}\n", {}, [":4: kafak: unknown key", "did you mean kafka?"]),
+        (MINIMAL + "alert:\n  zzz: 1\n", {}, ["alert.zzz: unknown key; allowed are log10_k"]),
+        (MINIMAL, {"BROKER_FILTER_ALERT__LOG10K": "3"}, ["BROKER_FILTER_ALERT__LOG10K: alert.lo"]),
+        (MINIMAL + "metrics: {port: 70000}\n", {}, ["metrics.port = 70000", "65535", "TCP port"]),
+        (MINIMAL + "model: {device: gpu}\n", {}, ["model.device = 'gpu'", "'cpu' or 'cuda'"]),
+        (MINIMAL + "alert: {log10_k: .nan}\n", {}, ["alert.log10_k = nan"]),
+        (MINIMAL + "alert: {prior_odds: 0}\n", {}, ["alert.prior_odds = 0", "greater than 0"]),
+        (MINIMAL + "alert: 3\n", {}, [":4: alert"]),
+        (MINIMAL + "alert: 3\n", {"BROKER_FILTER_ALERT__SEED": "1"}, ["alert is not a section"]),
+        (MINIMAL + "input: {mjd_min: 9e4}\n", {}, ["mjd_min 90000.0 must be before mjd_max"]),
+        ("{}", {}, ["kafka: is needed"]),
+        ("kafka: {bootstrap_servers: 'a:1'}", {}, ["kafka.input_topics: is needed (topics to"]),
+        (MINIMAL.replace("localhost:9092", "localhost"), {}, ["'localhost' is not host:port"]),
+        (MINIMAL + "  alert_topic: photometry\n", {}, ["must all differ"]),
+        (MINIMAL + "  options: {group.id: x}\n", {}, ["group.id cannot be set here"]),
+        (MINIMAL + "  options: {sasl.password: hunter2-in-clear}\n", {}, ["sasl.password cannot"]),
+        (MINIMAL + "  options: {enable_auto_commit: true}\n", {}, ["enable.auto.commit cannot"]),
+        (MINIMAL, SASL, ["kafka.security", "protocol sasl_ssl also needs password"]),
+        (MINIMAL + "log: {level: info}\nlog: {}\n", {}, [":5: log is given twice"]),
+        ("kafka: [", {}, [":1: not YAML"]),
+        ("- a\n", {}, ["not one list"]),
+        ("kafka: &a {x: *a}\n", {}, ["kafka.x: unknown key"]),
+    ],
+)
+def test_each_problem_is_one_clear_line(tmp_path, text, environ, parts):
+    message = problem(tmp_path, text, environ)
+    for part in parts:
+        assert part in message
+
+
+def test_all_problems_come_at_once(tmp_path):
+    lines = problem(tmp_path, MINIMAL + "metrics: {port: -1}\nlog: {lvl: x}\n").splitlines()
+    assert len(lines) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        MINIMAL + f"  security: {{password: {SECRET}}}\n",
+        MINIMAL + f"  security: {{pasword: {SECRET}}}\n",
+        MINIMAL + f"  security: {SECRET}\n",
+        MINIMAL + f"  security: {{protocol: sasl_ssl, password: [{SECRET}]}}\n",
+        f"kafka: {SECRET}\n",
+    ],
+)
+def test_errors_never_show_a_secret(tmp_path, text):
+    assert "security" in problem(tmp_path, text) or "kafka" in problem(tmp_path, text)
+
+
+def test_a_password_in_the_file_is_refused_with_the_way_out(tmp_path):
+    message = problem(tmp_path, MINIMAL + f"  security: {{password: {SECRET}}}\n")
+    assert ":4: kafka.security.password must not be" in message
+    assert PASSWORD in message
+
+
+def test_secrets_are_masked_everywhere(tmp_path, caplog):
+    settings = load(tmp_path, environ=SASL | {PASSWORD: SECRET})
+    logging.getLogger("broker_filter.test").warning("settings %s %r", settings, settings)
+    shown = f"{settings}{settings!r}{masked(settings)}{settings.model_dump_json()}{caplog.text}"
+    assert SECRET not in shown
+    assert masked(settings)["kafka"]["security"]["password"] == "*" * 10
+    assert client_config(settings.kafka)["sasl.password"] == SECRET
+
+
+def test_password_comes_from_a_file(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text(f"{SECRET}\n")
+    text = MINIMAL + f"  security: {{password_file: {secret}}}\n"
+    settings = load(tmp_path, text, SASL)
+    assert client_config(settings.kafka)["sasl.password"] == SECRET
+    assert SECRET not in str(masked(settings))
+    assert "not both" in problem(tmp_path, text, SASL | {PASSWORD: SECRET})
+    secret.write_text("")
+    assert f"{secret}: empty" in problem(tmp_path, text, SASL)
+    secret.unlink()
+    assert f"{secret}: cannot be read" in problem(tmp_path, text, SASL)
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: cannot be read: No such file"):
+        load_settings(tmp_path / "nowhere.yaml", {})

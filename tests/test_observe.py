@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+import socket
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
+
+from broker_filter.errors import ConfigError
+from broker_filter.observe import (
+    METRICS,
+    Health,
+    Metrics,
+    ObserveServer,
+    configure_logging,
+    markdown_table,
+)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def health(clock):
+    return Health(clock=clock)
+
+
+@pytest.fixture
+def server(health):
+    with ObserveServer(Metrics(), health, "127.0.0.1", 0) as server:
+        yield server
+
+
+def get(server, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+class TestMetrics:
+    def test_scrape_over_http_gives_every_metric(self, health):
+        metrics = Metrics()
+        metrics.inc("records_consumed_total", 3, topic="photometry")
+        metrics.inc("records_consumed_total", topic="photometry")
+        metrics.set("consumer_lag_records", 7, topic="photometry", partition=2)
+        with ObserveServer(metrics, health, "127.0.0.1", 0) as server:
+            status, text = get(server, "/metrics")
+        families = {family.name: family for family in text_string_to_metric_families(text)}
+        assert status == 200
+        for metric in METRICS:
+            assert f"broker_filter_{metric.name.removesuffix('_total')}" in families
+        (sample,) = families["broker_filter_records_consumed"].samples
+        assert (sample.labels, sample.value) == ({"topic": "photometry"}, 4.0)
+        (sample,) = families["broker_filter_consumer_lag_records"].samples
+        assert (sample.labels, sample.value) == ({"topic": "photometry", "partition": "2"}, 7.0)
+
+    def test_histogram_counts_up_to_and_with_each_bound(self):
+        metrics = Metrics()
+        metrics.observe("batch_fill_ratio", np.array([[0.1, 0.15], [1.0, 7.0]]))
+        metrics.observe("batch_fill_ratio", np.nan)
+        metrics.observe("batch_fill_ratio", 0.2)
+
+        def sample(name, **labels):
+            return metrics.registry.get_sample_value(
+                f"broker_filter_batch_fill_ratio_{name}", labels
+            )
+
+        assert sample("bucket", le="0.1") == 1
+        assert sample("bucket", le="0.2") == 3
+        assert sample("bucket", le="1") == 4
+        assert sample("bucket", le="+Inf") == sample("count") == 5
+        assert sample("sum") == pytest.approx(8.45)
+        assert metrics.value("batch_fill_ratio") == 5
+
+    def test_instances_are_independent(self):
+        one, two = Metrics(), Metrics()
+        one.inc("backpressure_seconds_total", 2.5)
+        assert (
+            one.value("backpressure_seconds_total"),
+            two.value("backpressure_seconds_total"),
+        ) == (
+            2.5,
+            0.0,
+        )
+
+    def test_a_forgotten_series_is_gone(self):
+        metrics = Metrics()
+        where = {"topic": "t", "partition": 0}
+        metrics.set("consumer_lag_records", 7, **where)
+        metrics.forget("consumer_lag_records", **where)
+        assert (
+            metrics.registry.get_sample_value("broker_filter_consumer_lag_records", where) is None
+        )
+
+    def test_misuse_is_refused(self):
+        metrics = Metrics()
+        with pytest.raises(KeyError, match="record_consumed"):
+            metrics.inc("record_consumed")
+        with pytest.raises(ValueError, match="labels"):
+            metrics.inc("records_consumed_total", star="12")
+        with pytest.raises(ValueError, match="is a gauge"):
+            metrics.inc("windows")
+        with pytest.raises(ValueError, match="cannot go down"):
+            metrics.inc("backpressure_seconds_total", -1)
+
+    def test_names_follow_prometheus(self):
+        for metric in METRICS:
+            assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
+            assert bool(metric.buckets) == (metric.kind == "histogram"), metric.name
+            assert list(metric.buckets) == sorted(set(metric.buckets))
+        assert len({metric.name for metric in METRICS}) == len(METRICS)
+
+    def test_markdown_has_a_row_for_each(self):
+        rows = markdown_table().splitlines()[2:]
+        assert [row.split("`")[1] for row in rows] == [f"broker_filter_{m.name}" for m in METRICS]
+        assert {row.count("|") for row in rows} == {6}
+
+
+class TestHealth:
+    def test_health_flips_when_the_loop_stalls_and_back(self, server, health, clock):
+        assert get(server, "/healthz") == (200, "ok\n")
+        clock.now += 29
+        assert get(server, "/healthz")[0] == 200
+        clock.now += 2
+        assert get(server, "/healthz") == (503, "main loop has not turned for 31 s\n")
+        health.beat()
+        assert get(server, "/healthz")[0] == 200
+
+    def test_ready_once_nothing_is_missing(self, server, health):
+        assert get(server, "/readyz") == (503, "waiting for model, partitions, broker\n")
+        for need in ("model", "partitions", "broker"):
+            health.set_ready(need)
+        assert get(server, "/readyz") == (200, "ok\n")
+        health.set_ready("partitions", False)
+        assert get(server, "/readyz") == (503, "waiting for partitions\n")
+
+    def test_an_unknown_need_is_refused(self, health):
+        with pytest.raises(KeyError, match="modle"):
+            health.set_ready("modle")
+
+
+class TestServer:
+    def test_unknown_path(self, server):
+        assert get(server, "/etc/passwd")[0] == 404
+
+    def test_taken_port_is_named(self, server, health):
+        with pytest.raises(ConfigError, match=f"metrics.port = {server.port}: Address already in"):
+            ObserveServer(Metrics(), health, "127.0.0.1", server.port)
+
+    def test_close_frees_the_port(self, server):
+        server.close()
+        server.close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", server.port), timeout=2)
+
+
+class TestLogging:
+    @pytest.fixture
+    def stream(self):
+        logger = logging.getLogger("broker_filter")
+        before = logger.handlers[:], logger.level, logger.propagate
+        yield io.StringIO()
+        logger.handlers[:], logger.propagate = before[0], before[2]
+        logger.setLevel(before[1])
+
+    def lines(self, stream):
+        return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+    def test_json_line_carries_the_fields(self, stream):
+        configure_logging("info", "json", stream)
+        logging.getLogger("broker_filter.service").info(
+            "alert_published",
+            extra={"topic": "t", "partition": np.int64(3), "duration_s": np.float32(0.5)},
+        )
+        (line,) = self.lines(stream)
+        assert line.pop("time").endswith("+00:00")
+        assert line == {
+            "level": "info",
+            "logger": "broker_filter.service",
+            "event": "alert_published",
+            "topic": "t",
+            "partition": 3,
+            "duration_s": 0.5,
+        }
+
+    def test_secrets_are_masked(self, stream):
+        configure_logging("info", "json", stream)
+        logging.getLogger("broker_filter").info(
+            "login", extra={"sasl_password": "hunter2", "held": SecretStr("hunter2")}
+        )
+        assert "hunter2" not in stream.getvalue()
+        assert self.lines(stream)[0]["sasl_password"] == "*" * 10
+
+    def test_lines_stay_valid_and_bounded(self, stream):
+        configure_logging("info", "json", stream)
+        logger = logging.getLogger("broker_filter")
+        logger.info(
+            "two\nlines %s", "x" * 100_000, extra={"nan": float("nan"), "raw": b"\xff" * 9999}
+        )
+        try:
+            raise ValueError("bad \udcff")
+        except ValueError:
+            logger.exception("failed")
+        first, second = self.lines(stream)
+        assert len(str(first)) < 5000
+        assert first["nan"] == "nan"
+        assert "ValueError" in second["traceback"]
+
+    def test_level_and_text(self, stream):
+        configure_logging("warning", "json", io.StringIO())
+        configure_logging("warning", "text", stream)
+        logger = logging.getLogger("broker_filter.source")
+        logger.info("quiet")
+        logger.warning("loud", extra={"topic": "t"})
+        (line,) = stream.getvalue().splitlines()
+        assert line.endswith("warning loud topic=t")
