@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from broker_filter.schema import encode, schema_header
+from broker_filter.schema import encode, schema_header, software_version
 from broker_filter.types import DeadLetter, Message, OutgoingMessage
 
 __all__ = ["KEPT_VALUE_BYTES", "encode_dead_letter"]
@@ -59,7 +57,7 @@ def encode_dead_letter(
         "valueSha256": hashlib.sha256(message.value or b"").hexdigest(),
         "reason": reason,
         "detail": _text(letter.detail),
-        "softwareVersion": _software_version(),
+        "softwareVersion": software_version(),
         "failedAtMs": round(now * 1000),
     }
     headers = (
@@ -97,11 +95,3 @@ def _headers(message: Message) -> list[dict[str, Any]]:
 def _text(text: str) -> str:
     """Cut to a bounded length, and free of what UTF-8 cannot say."""
     return text[:_KEPT_CHARACTERS].encode(errors="replace").decode()
-
-
-@cache
-def _software_version() -> str:
-    try:
-        return version("broker-filter")
-    except PackageNotFoundError:  # a checkout that is run without being installed
-        return "unknown"

@@ -1,10 +1,14 @@
 """A Kafka broker inside this process, for the demo and for tests.
 
 It is the mock cluster that librdkafka carries, so there is nothing to install; other processes
-reach it by its host:port. Its limits: everything is in memory and ends with it; a partition keeps
-its newest 5 MiB or 100,000 batches and drops the rest, read or not, without a word; transactions
-succeed but commit nothing; no login, no TLS, no topic administration over the wire.
-`BoundedPublisher` keeps a fast producer within the first limit.
+reach it by its host:port. Its limits:
+
+- everything is in memory and ends with it;
+- a partition keeps its newest 5 MiB or 100,000 batches and drops the rest, read or not, without a
+  word: `BoundedPublisher` keeps a fast producer within that;
+- a group's first member joins at once, but every later change of members takes
+  ``kafka.session_timeout_ms`` less a second: set that to seconds where members come and go;
+- transactions succeed but commit nothing; there is no login, TLS or topic administration.
 """
 
 from __future__ import annotations
@@ -144,7 +148,8 @@ class BoundedPublisher:
     """A `Sink` that waits for the consumer, so that the embedded broker drops nothing unread.
 
     It puts each message into a partition of its own choice (as asked, else by key, else in turn)
-    and must be the only producer of its topics, which makes it know every message's offset.
+    and must be the only producer of its topics, so that it knows every message's offset. What was
+    in them before must have been read.
 
     Parameters
     ----------
@@ -198,7 +203,9 @@ class BoundedPublisher:
         """See `Sink.produce`; waits while the partition holds too much that is unread."""
         partition = self._choose(topic, key) if partition is None else partition
         where = (topic, partition)
-        unread = self._unread.setdefault(where, _Unread())
+        if where not in self._unread:
+            self._unread[where] = _Unread(self._consumed(where))
+        unread = self._unread[where]
         size = _OVERHEAD_BYTES + len(key or b"") + len(value)
         size += sum(len(name) + len(content) for name, content in headers)
         self._wait_for_room(where, unread, size)
@@ -238,8 +245,8 @@ class BoundedPublisher:
 class _Unread:
     """Sizes of the messages of one partition that the consumer has not read."""
 
-    def __init__(self) -> None:
-        self.start = 0
+    def __init__(self, start: int) -> None:
+        self.start = start
         self.size = 0
         self._sizes: deque[int] = deque()
 

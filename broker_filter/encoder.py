@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from broker_filter.errors import ModelError
 from broker_filter.network_input import split_padding
 
-__all__ = ["CompactEncoder", "PaperEncoder", "build_encoder"]
+__all__ = ["CompactEncoder", "PaperEncoder", "build_encoder", "summary_width"]
 
 
 class CompactEncoder(nn.Module):
@@ -42,6 +41,8 @@ class CompactEncoder(nn.Module):
     eight bits would lose the 1-sigma detail of a peak that is 1,000 sigma high.
     """
 
+    time_waves: Tensor
+    flux_waves: Tensor
     POINT_FEATURES = 6
     TIME_FREQUENCIES, FLUX_FREQUENCIES = 24, 16
     PATCH_FEATURES = 2 * (TIME_FREQUENCIES + FLUX_FREQUENCIES) + 5
@@ -58,9 +59,7 @@ class CompactEncoder(nn.Module):
         super().__init__()
         self.patch = patch
         features = patch * self.POINT_FEATURES + self.PATCH_FEATURES
-        self.embed = nn.Sequential(
-            nn.Linear(features, hidden), nn.GELU(), nn.Linear(hidden, width)
-        )
+        self.embed = nn.Sequential(nn.Linear(features, hidden), nn.GELU(), nn.Linear(hidden, width))
         self.summary = nn.Parameter(0.02 * torch.randn(width))
         self.layers = nn.ModuleList(_Layer(width, heads, feed_forward) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
@@ -83,8 +82,8 @@ class CompactEncoder(nn.Module):
     def _features(self, x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Features of each patch, shape (B, P, f), and whether it holds any epoch, shape (B, P)."""
         extra = -x.shape[1] % self.patch
-        x = nn.functional.pad(x, (0, 0, 0, extra)).unflatten(1, (-1, self.patch))
-        valid = nn.functional.pad(valid, (0, extra)).unflatten(1, (-1, self.patch))
+        x = nn.functional.pad(x, (0, 0, 0, extra)).reshape(len(x), -1, self.patch, 3)
+        valid = nn.functional.pad(valid, (0, extra)).reshape(len(x), -1, self.patch)
         t, flux, sigma = x.unbind(-1)
         sigma = torch.where(valid, sigma, 1.0)
         count = valid.sum(-1, keepdim=True).clamp(min=1)
@@ -180,7 +179,8 @@ class _Layer(nn.Module):
     def forward(self, h: Tensor, mask: Tensor) -> Tensor:
         if self.pre_norm:
             h = h + self._attend(self.attention_norm(h), mask)
-            return h + self.down(nn.functional.gelu(self.up(self.mlp_norm(h))))
+            grown: Tensor = h + self.down(nn.functional.gelu(self.up(self.mlp_norm(h))))
+            return grown
         h = self.attention_norm(h + self._attend(h, mask))
         normed: Tensor = self.mlp_norm(h + self.down(nn.functional.relu(self.up(h))))
         return normed
@@ -201,7 +201,7 @@ _BUILDERS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def build_encoder(name: str, **options: Any) -> nn.Module:
+def build_encoder(name: str, **options: int) -> nn.Module:
     """Make an encoder by name.
 
     Raises
@@ -214,6 +214,11 @@ def build_encoder(name: str, **options: Any) -> nn.Module:
     except (KeyError, TypeError) as error:
         known = ", ".join(sorted(_BUILDERS))
         raise ModelError(f"encoder {name!r} with {options}: {error}; known are {known}") from error
+
+
+def summary_width(encoder: nn.Module) -> int:
+    """Size d of the summaries of an encoder."""
+    return sum(p.numel() for name, p in encoder.named_parameters() if name == "summary")
 
 
 def _waves(n: int, highest: float) -> Tensor:

@@ -71,7 +71,7 @@ def excess(u: Tensor, rho: Tensor) -> Tensor:
     """
     table = _table(u.device)
     n_rho, n_q = table.shape
-    u, rho = torch.broadcast_tensors(u.float(), rho.float())
+    u, rho = u.float(), rho.float()
     offset = u / rho.clamp(min=RHO_MIN) - 1
     q = torch.sign(offset) * torch.sqrt(offset.abs())
     column = (q + 1) * ((n_q - 1) / (1 + math.sqrt(Z_MAX - 1)))

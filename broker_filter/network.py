@@ -1,4 +1,4 @@
-"""The trained network as a whole: encoder, evidence head and posterior flow, rebuilt from config."""
+"""The network as a whole: encoder, evidence head and posterior flow, rebuilt from config."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from broker_filter.encoder import build_encoder
+from broker_filter.encoder import build_encoder, summary_width
 from broker_filter.evidence import EvidenceHead
 from broker_filter.posterior import build_estimator
 
@@ -32,8 +32,7 @@ class Network(nn.Module):
         self.estimator: Any = build_estimator(
             encoder, prior["low"], prior["high"], **config["flow"]
         )
-        width = config["encoder"].get("width", encoder.norm.weight.shape[0])
-        self.evidence = EvidenceHead(width, **config["evidence"])
+        self.evidence = EvidenceHead(summary_width(encoder), **config["evidence"])
 
     @property
     def encoder(self) -> nn.Module:

@@ -100,20 +100,40 @@ def _merge_pairs(
     t: Tensor, flux: Tensor, sigma: Tensor, n: Tensor, surplus: Tensor, close: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Merge ``surplus[i]`` of the pairs (0, 1), (2, 3), ... of each window."""
-    pairs = t.shape[1] // 2
-    exists = 2 * torch.arange(pairs, device=t.device) + 1 < n[:, None]
-    near = exists & (t[:, 1 : 2 * pairs : 2] - t[:, 0 : 2 * pairs : 2] <= close)
+    end = t.shape[1] // 2 * 2
+    exists = torch.arange(1, end, 2, device=t.device) < n[:, None]
+    near = exists & (t[:, 1:end:2] - t[:, 0:end:2] <= close)
     far = exists & ~near
     rank = torch.where(near, near.cumsum(1), near.sum(1, keepdim=True) + far.cumsum(1))
     merged = exists & (rank <= surplus[:, None])
-    starts = torch.ones_like(t, dtype=torch.bool)
-    starts[:, 1 : 2 * pairs : 2] = ~merged
-    group = starts.cumsum(1) - 1
 
-    valid = torch.arange(t.shape[1], device=t.device) < n[:, None]
-    weight = torch.where(valid, sigma.double() ** -2, 0.0)
-    total = torch.zeros_like(t).scatter_add_(1, group, weight)
-    safe = torch.where(total > 0, total, 1.0)
-    t_sum = torch.zeros_like(t).scatter_add_(1, group, torch.where(valid, weight * t, 0.0))
-    f_sum = torch.zeros_like(t).scatter_add_(1, group, torch.where(valid, weight * flux, 0.0))
-    return t_sum / safe, (f_sum / safe).float(), safe.rsqrt().float(), n - merged.sum(1)
+    w0, w1 = sigma[:, 0:end:2].double() ** -2, sigma[:, 1:end:2].double() ** -2
+    total = w0 + w1
+
+    def pair_mean(values: Tensor) -> Tensor:
+        """The column with each merged pair's mean in the place of its first epoch."""
+        mean = (w0 * values[:, 0:end:2] + w1 * values[:, 1:end:2]) / total
+        return _with_firsts(values, torch.where(merged, mean.to(values.dtype), values[:, 0:end:2]))
+
+    firsts = torch.where(merged, total.rsqrt().float(), sigma[:, 0:end:2])
+    kept = torch.ones_like(t, dtype=torch.bool)
+    kept[:, 1:end:2] = ~merged
+    place = torch.where(kept, kept.cumsum(1) - 1, t.shape[1])
+    return (
+        _move(pair_mean(t), place),
+        _move(pair_mean(flux), place),
+        _move(_with_firsts(sigma, firsts), place),
+        n - merged.sum(1),
+    )
+
+
+def _with_firsts(values: Tensor, firsts: Tensor) -> Tensor:
+    changed = values.clone()
+    changed[:, 0 : 2 * firsts.shape[1] : 2] = firsts
+    return changed
+
+
+def _move(values: Tensor, place: Tensor) -> Tensor:
+    """Each value at its new place; those sent to the spare last place are dropped."""
+    spare = values.new_zeros(values.shape[0], values.shape[1] + 1)
+    return spare.scatter_(1, place, values)[:, :-1]

@@ -186,7 +186,9 @@ def combine(
     total = w1 + w2
     with np.errstate(divide="ignore", invalid="ignore"):
         share = w1 / total
-        value = np.where(w2 == 0, first, np.where(w1 == 0, second, second + share * (first - second)))
+        value = np.where(
+            w2 == 0, first, np.where(w1 == 0, second, second + share * (first - second))
+        )
         return value, np.where(total > 0, 1.0 / np.sqrt(total), np.nan)
 
 
@@ -220,7 +222,9 @@ def residual_scale(histogram: NDArray[np.unsignedinteger[Any]]) -> FloatArray:
     return np.where(half[:, 0] > 0, median / NORMAL_QUARTILE, 1.0)
 
 
-def roughness_scale(time: FloatArray, flux: FloatArray, error: FloatArray, n: IntArray) -> FloatArray:
+def roughness_scale(
+    time: FloatArray, flux: FloatArray, error: FloatArray, n: IntArray
+) -> FloatArray:
     """By how much error bars are too small, from each point's distance to its neighbours' chord.
 
     An event is smooth on the scale of the cadence, so that it hardly counts, and the median
@@ -297,7 +301,9 @@ def quiet_level(
         shift = _row_sum(inside * (f - level[:, None])) / np.where(total > 0, total, 1.0)
         level = level + shift
     spread = _quantile(np.abs(f - level[:, None]), n, 0.5) / NORMAL_QUARTILE
-    variance = np.where(total > 0, CLIPPED_MEAN_VARIANCE / np.where(total > 0, total, 1.0), spread**2)
+    variance = np.where(
+        total > 0, CLIPPED_MEAN_VARIANCE / np.where(total > 0, total, 1.0), spread**2
+    )
     return level, np.sqrt(variance + (level - start) ** 2)
 
 

@@ -57,13 +57,13 @@ def build_estimator(
     return estimator
 
 
-def flow_loss(estimator: Any, theta: Tensor, s: Tensor) -> Tensor:
+def flow_loss(estimator: nn.Module, theta: Tensor, s: Tensor) -> Tensor:
     """Negative log density of ``theta``, shape (B, 5), given summaries ``s``; shape (B,)."""
-    loss: Tensor = -estimator.net(s).log_prob(theta)
+    loss: Tensor = -_flow(estimator, s).log_prob(theta)
     return loss
 
 
-def sample(estimator: Any, s: Tensor, n: int, seeds: Sequence[int]) -> Tensor:
+def sample(estimator: nn.Module, s: Tensor, n: int, seeds: Sequence[int]) -> Tensor:
     """Posterior samples of several windows, each from a random stream of its own.
 
     Parameters
@@ -85,8 +85,14 @@ def sample(estimator: Any, s: Tensor, n: int, seeds: Sequence[int]) -> Tensor:
         torch.randn(n, len(PARAMETERS), generator=torch.Generator().manual_seed(seed))
         for seed in seeds
     ]
-    flow = estimator.net(s)
+    flow = _flow(estimator, s)
     with torch.no_grad():
         base = torch.stack(noise, dim=1).to(s.device)
         theta: Tensor = flow.transform.inv(base)
     return theta.transpose(0, 1)
+
+
+def _flow(estimator: nn.Module, s: Tensor) -> Any:  # noqa: ANN401  zuko has no types for mypy
+    """The flow's distribution given summaries, with sbi's embedding left out."""
+    net: Any = estimator.net
+    return net(s)

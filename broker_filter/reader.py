@@ -92,7 +92,10 @@ class TopicReader:
             raise
 
     def poll(self, timeout: float) -> Message | None:
-        """Return the next message, or None after ``timeout`` seconds; blocks no longer than that.
+        """Return the next message, or None after ``timeout`` seconds.
+
+        Blocks no longer than that, but up to 10 s more while a topic that does not exist yet is
+        asked for and no broker answers.
 
         Raises
         ------

@@ -8,7 +8,8 @@ not.
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import metadata
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ __all__ = [
     "load_schema",
     "schema_folder",
     "schema_header",
+    "software_version",
 ]
 
 MAX_MESSAGE_BYTES = 8 << 20
@@ -149,3 +151,12 @@ def decode_strict(
             f"{name}/{version} record ends at byte {stream.tell()} of {len(value)}",
         )
     return record
+
+
+@cache
+def software_version() -> str:
+    """Version of this package, for alerts and dead letters; "unknown" where it is not installed."""
+    try:
+        return metadata.version("broker-filter")
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -183,8 +183,13 @@ def consumer_config(kafka: Kafka) -> dict[str, Any]:
         "enable.auto.offset.store": False,
         "enable.partition.eof": False,
     }
-    # A backlog would otherwise fill 64 MB per client, and far more with many partitions.
-    limits = {"queued.max.messages.kbytes": 16_384, "queued.min.messages": 10_000}
+    limits = {
+        # A backlog would otherwise fill 64 MB per client, and far more with many partitions.
+        "queued.max.messages.kbytes": 16_384,
+        "queued.min.messages": 10_000,
+        # By default a full queue stops fetching for a second: 16 MB/s at most.
+        "fetch.queue.backoff.ms": 50,
+    }
     given = {key: value for key, value in ours.items() if value is not None}
     return {**limits, **client_config(kafka), **given}
 

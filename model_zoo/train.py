@@ -155,14 +155,16 @@ class Trainer:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["base_lr"] * rate
-        x, theta, event = _draw(self.simulator, training.batch, training.event_share, self.generator)
+        x, theta, event = _draw(
+            self.simulator, training.batch, training.event_share, self.generator
+        )
         with torch.autocast(self.device.type, self.precision, self.precision != torch.float32):
             ln_k, s = self.network(x)
         nll = flow_loss(self.network.estimator, theta[event], s[event]).mean()
         evidence = lpop_loss(ln_k, event)
         loss = nll + training.evidence_weight * evidence
         self.network.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         if bool(torch.isfinite(loss)):
             for optimizer in self.optimizers:
@@ -219,7 +221,7 @@ def _draw(
 
 def _optimizers(network: Network, config: TrainConfig) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the transformer's layers, AdamW for the rest."""
-    matrices = [p for p in network.encoder.layers.parameters() if p.ndim == 2]  # type: ignore[union-attr,operator]
+    matrices = [p for p in network.encoder.layers.parameters() if p.ndim == 2]  # type: ignore[union-attr]
     chosen = {id(p) for p in matrices}
     rest = [p for p in network.parameters() if id(p) not in chosen]
     training = config.training

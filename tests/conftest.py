@@ -16,6 +16,8 @@ def shared_data() -> Path:
     path = Path(os.environ.get("BROKER_FILTER_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
     if not path.is_dir():
         if os.environ.get("CI") == "true":
-            pytest.fail(f"{path} is missing: set BROKER_FILTER_TEST_DATA to the folder of real data")
+            pytest.fail(
+                f"{path} is missing: set BROKER_FILTER_TEST_DATA to the folder of real data"
+            )
         pytest.skip(f"no real data at {path} (set BROKER_FILTER_TEST_DATA)")
     return path

@@ -23,7 +23,11 @@ def settings(broker, **changes):
             "group_id": "test",
             "input_topics": ("stream",),
             # Little read-ahead, so that unread messages stay with the broker.
-            "options": {"queued.max.messages.kbytes": 64, "fetch.message.max.bytes": 50_000},
+            "options": {
+                "queued.max.messages.kbytes": 64,
+                "fetch.message.max.bytes": 50_000,
+                "fetch.queue.backoff.ms": 5,
+            },
             **changes,
         }
     )
@@ -131,6 +135,14 @@ class TestBoundedPublisher:
         publisher.produce("t", None, bytes(800), partition=1)
         with pytest.raises(TransientError, match=r"t\[1\] stands at offset 0"):
             publisher.produce("t", None, bytes(800), partition=1)
+
+    def test_a_second_replay_counts_from_where_the_consumer_stands(self):
+        publisher = BoundedPublisher(
+            MemorySink(), {"t": 1}, lambda _: 500, limit_bytes=1000, stall_s=0
+        )
+        publisher.produce("t", None, bytes(800))
+        with pytest.raises(TransientError, match=r"stands at offset 500"):
+            publisher.produce("t", None, bytes(800))
 
     def test_a_message_beyond_the_limit_goes_alone(self):
         publisher = BoundedPublisher(MemorySink(), {"t": 1}, lambda _: 0, limit_bytes=10)

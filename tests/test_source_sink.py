@@ -28,7 +28,13 @@ def kafka(broker, request):
     """Settings of a group and a topic of the test's own, with two partitions."""
     topic = request.node.name.partition("[")[0]
     broker.create_topic(topic, 2)
-    return Kafka(bootstrap_servers=broker.bootstrap_servers, group_id=topic, input_topics=(topic,))
+    return Kafka(
+        bootstrap_servers=broker.bootstrap_servers,
+        group_id=topic,
+        input_topics=(topic,),
+        session_timeout_ms=1500,  # the embedded broker lets a second member wait for it
+        options={"heartbeat.interval.ms": 200},
+    )
 
 
 def send(kafka, values, **where):
@@ -181,7 +187,6 @@ class TestCommit:
 
 class TestRebalance:
     def test_partitions_move_to_a_second_member_and_back(self, kafka):
-        kafka = kafka.model_copy(update={"options": {"heartbeat.interval.ms": 200}})
         seen = []
         first = KafkaSource(kafka, on_revoke=lambda gone: seen.append(gone))
         while len(first.assigned()) < 2:

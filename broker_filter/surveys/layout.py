@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -20,13 +21,13 @@ _ROLES: Final = {  # what a column holds: its names in lower case, with _ for al
     "mag": r"mag(nitude)?|relative_magnitude|[ugrizyvbjhk]_?mag|mag_?[ugrizyvbjhk]",
     "mag_err": r"(e|err|sigma)_?mag|mag(nitude)?_?(err|error|uncertainty|sigma)|merr",
     "flux": r"((total|relative|sap|pdcsap)_)?flux|flux_njy",
-    "flux_err": r"(e|err|sigma)_?flux|((relative|sap|pdcsap)_)?flux_?(err|error|uncertainty|sigma)",
+    "flux_err": r"(e|err|sigma)_?flux|([a-z]+_)?flux_?(err|error|uncertainty|sigma)",
     "delta_flux": r"(delta|diff|difference)_?flux|dflux",
     "err": r"e|err|error|sigma|unc|uncertainty",
     "flags": r"(sap_)?(quality|flags?)",
     "band": r"band|filter|passband",
     "source": r"source|site|telescope|camera|field",
-    "star": r"star|star_?id|object|object_?id|id",
+    "star": r"star|star_?id|object|object_?id",
 }
 _ASIDE: Final = ("flags", "band", "source", "star")
 
@@ -74,7 +75,8 @@ def find_layout(table: TextTable) -> Layout:
             f"{table.path}: not a light curve: columns {', '.join(table.headers[0])[:200]!r} name "
             "no time (JD, HJD, BJD, MJD, BTJD, BKJD, time) with a mag or flux"
         )
-    width = len(table.rows[0][1]) if table.rows else 3
+    widths = Counter(len(cells) for _, cells in table.rows) or Counter([3])
+    width = widths.most_common(1)[0][0]
     if not 3 <= width <= 5:
         raise SchemaError(
             f"{table.path}: not a light curve: {width} columns and no header that names them. "

@@ -14,6 +14,7 @@ import csv
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -24,6 +25,7 @@ __all__ = ["MISSING", "Reason", "Rejection", "TextTable", "read_table"]
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 MAX_LINE_BYTES: Final = 4096
 MAX_HEADERS: Final = 100
+SAMPLE_ROWS: Final = 20
 
 MISSING: Final = frozenset({"", "na", "n/a", "nan", "-nan", "null", "none", "inf-inf", "--"})
 Reason = Literal[
@@ -147,10 +149,10 @@ def _assemble(
 ) -> TextTable:
     ipac = names is not None and names.startswith("|")
     headers = [_split_names(line) for line in ([names] if names else reversed(comments))]
-    first = body[0][1] if body else ""
-    split = (
-        _cells_at_bars(names) if names and ipac else _splitter(first, tabs="\t" in (names or ""))
-    )
+    if names is not None and ipac:
+        split = _cells_at_bars(names)
+    else:
+        split = _splitter([line for _, line in body[:SAMPLE_ROWS]], tabs="\t" in (names or ""))
     rows = [(number, split(line)) for number, line in body]
     return TextTable(path, headers, names is not None, ipac, keywords, rows, rejected)
 
@@ -194,17 +196,17 @@ def _is_number(cell: str) -> bool:
 def _split_names(line: str) -> list[str]:
     if line.startswith("|"):
         return [cell.strip() for cell in line.strip("| \t").split("|")]
-    return _splitter(line, tabs="\t" in line)(line)
+    return _splitter([line], tabs="\t" in line)(line)
 
 
-def _splitter(sample: str, *, tabs: bool) -> _Splitter:
-    """Choose how to part cells, by a sample line; tabs part cells only where a header has them.
+def _splitter(sample: list[str], *, tabs: bool) -> _Splitter:
+    """Choose how to part cells, by what most lines of a sample hold.
 
     A run of tabs is mere padding in tables without a header, but an empty cell in those with one.
     """
     for delimiter in ",;\t" if tabs else ",;":
-        if delimiter in sample:
-            return lambda line: _delimited(line, delimiter)
+        if 2 * sum(delimiter in line for line in sample) > len(sample):
+            return partial(_delimited, delimiter=delimiter)
     return lambda line: [cell.strip("\"'") for cell in line.split()]
 
 

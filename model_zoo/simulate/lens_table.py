@@ -66,7 +66,8 @@ def _outside(z: NDArray[np.float64], rho: float, phi: NDArray[np.float64]) -> ND
     half_chord = np.cos(phi)
     middle = np.sqrt(np.maximum((z - 1) * (z + 1), 0) + half_chord**2)
     near, far = rho * np.maximum(middle - half_chord, 0), rho * (middle + half_chord)
-    return (_g(near) - _g(far)) * half_chord / middle
+    chord: NDArray[np.float64] = (_g(near) - _g(far)) * half_chord / middle
+    return chord
 
 
 def build() -> NDArray[np.float32]:

@@ -1,0 +1,89 @@
+"""Gathers windows that are due, with the offsets that they settle, and cuts them by length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from broker_filter.types import IntArray, WindowBatch
+
+__all__ = ["Batcher", "Work", "by_bucket"]
+
+Partition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Windows to evaluate, in order, and the offsets that may be committed after it."""
+
+    windows: list[WindowBatch]
+    offsets: dict[Partition, int]
+
+
+class Batcher:
+    """Gathers windows until there are enough of them or the first has waited long enough.
+
+    Parameters
+    ----------
+    flush_windows : int
+    max_wait_s : float
+    """
+
+    def __init__(self, flush_windows: int = 1024, max_wait_s: float = 2.0) -> None:
+        self._flush_windows, self._max_wait_s = flush_windows, max_wait_s
+        self._windows: list[WindowBatch] = []
+        self._offsets: dict[Partition, int] = {}
+        self._since: float | None = None
+
+    def add(self, windows: WindowBatch, now: float) -> None:
+        """Take windows; ``now`` is any monotonic clock in seconds."""
+        if len(windows):
+            self._windows.append(windows)
+            self._since = now if self._since is None else self._since
+
+    def note_offsets(self, offsets: Mapping[Partition, int], now: float) -> None:
+        """Take the next offset to read after the messages taken so far."""
+        self._offsets |= offsets
+        self._since = now if self._since is None else self._since
+
+    def due(self, now: float) -> bool:
+        """Whether to flush now."""
+        if self._since is None:
+            return False
+        full = sum(map(len, self._windows)) >= self._flush_windows
+        return full or now - self._since >= self._max_wait_s
+
+    def flush(self) -> Work | None:
+        """Hand over everything; None if there is nothing. Offsets move on without windows too."""
+        if self._since is None:
+            return None
+        work = Work(self._windows, self._offsets)
+        self._windows, self._offsets, self._since = [], {}, None
+        return work
+
+
+def by_bucket(
+    batch: WindowBatch, buckets: Sequence[int], chunk: int
+) -> Iterator[tuple[int, IntArray]]:
+    """Cut a batch into chunks of windows that fit the same bucket.
+
+    Parameters
+    ----------
+    batch : WindowBatch
+    buckets : sequence of int
+        Lengths, ascending; windows longer than the last are thinned to it later.
+    chunk : int
+        Most rows a chunk.
+
+    Yields
+    ------
+    bucket : int
+    rows : ndarray, shape (m <= chunk,), int64
+    """
+    place = np.searchsorted(buckets, np.minimum(batch.n, buckets[-1]))
+    for i, bucket in enumerate(buckets):
+        rows = np.flatnonzero(place == i)
+        for first in range(0, len(rows), chunk):
+            yield bucket, rows[first : first + chunk]

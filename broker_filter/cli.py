@@ -1,0 +1,187 @@
+"""Command line: ``broker-filter run | replay | subscribe | demo | check-config | zoo``.
+
+What is heavy (torch) is imported by the commands that need it, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import yaml
+
+from broker_filter.config import Kafka, load_settings, masked
+from broker_filter.errors import BrokerFilterError
+
+__all__ = ["main"]
+
+Commands = argparse._SubParsersAction  # noqa: SLF001  argparse has no public name for it
+EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Returns
+    -------
+    int
+        Its exit status; 2 where settings, broker or model are wrong, with one message on stderr.
+    """
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except BrokerFilterError as error:
+        print(f"broker-filter: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    except KeyboardInterrupt:
+        print("broker-filter: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (head, say) has gone; that is no error of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    from broker_filter import replay
+    from broker_filter.subscribe import add_arguments as add_subscribe_arguments
+
+    parser = argparse.ArgumentParser(
+        prog="broker-filter", description="Streaming microlensing filter for alert brokers."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = _add(commands, "run", _run, "filter a stream until SIGTERM", "run --config config.yaml")
+    run.add_argument("--config", type=Path, help="settings (YAML)")
+    again = commands.add_parser("replay", help="publish light-curve files to a topic")
+    replay.add_arguments(again)
+    again.add_argument("--bootstrap-servers", default="127.0.0.1:9092", help="default: %(default)s")
+    again.set_defaults(run=_replay)
+    listen = commands.add_parser("subscribe", help="print, save and plot alerts")
+    add_subscribe_arguments(listen)
+    listen.set_defaults(run=_subscribe)
+    _add_demo(commands)
+    check = _add(
+        commands, "check-config", _check, "show the settings, resolved", "check-config config.yaml"
+    )
+    check.add_argument("config", type=Path, nargs="?", help="settings (YAML)")
+    check.add_argument("--json", action="store_true", help="as JSON instead of YAML")
+    _add_zoo(commands)
+    return parser
+
+
+def _add(
+    commands: Commands[argparse.ArgumentParser],
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    summary: str,
+    example: str,
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=f"example: broker-filter {example}",
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_demo(commands: Commands[argparse.ArgumentParser]) -> None:
+    demo = _add(
+        commands,
+        "demo",
+        _demo,
+        "filter a simulated archive through a Kafka broker inside this process",
+        "demo --out demo-out",
+    )
+    demo.add_argument("--out", type=Path, default=Path("demo-out"), help="default: %(default)s")
+    demo.add_argument("--stars", type=int, default=2000, help="default: %(default)s")
+    demo.add_argument("--injected", type=int, default=40, help="events (default: %(default)s)")
+    demo.add_argument("--seed", type=int, default=1, help="default: %(default)s")
+    demo.add_argument("--model", default=None, help="zoo entry (default: the service's)")
+    demo.add_argument("--no-plots", action="store_true", help="write no figures")
+    demo.add_argument("--json", action="store_true", help="print summary.json, not the table")
+
+
+def _add_zoo(commands: Commands[argparse.ArgumentParser]) -> None:
+    zoo = commands.add_parser("zoo", help="list, show and verify models")
+    actions = zoo.add_subparsers(required=True, metavar="ACTION")
+    _add(actions, "list", _zoo_list, "name the models that came with the package", "zoo list")
+    for name, run, summary in (
+        ("show", _zoo_show, "print the card of a model as JSON"),
+        ("verify", _zoo_verify, "check sums and self-test of a model"),
+    ):
+        action = _add(actions, name, run, summary, f"zoo {name} fspl-roman-0.1.0")
+        action.add_argument("model")
+
+
+def _run(args: argparse.Namespace) -> int:
+    settings = load_settings(args.config)
+    from broker_filter.observe import configure_logging
+    from broker_filter.service import run
+
+    configure_logging(settings.log.level, settings.log.format)
+    return run(settings)
+
+
+def _replay(args: argparse.Namespace) -> int:
+    from broker_filter import replay
+    from broker_filter.sink import KafkaSink
+
+    kafka = Kafka(bootstrap_servers=args.bootstrap_servers, input_topics=(args.topic,))
+    with closing(KafkaSink(kafka)) as sink:
+        return replay.run(args, sink)
+
+
+def _subscribe(args: argparse.Namespace) -> int:
+    from broker_filter.subscribe import run
+
+    return run(args)
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from broker_filter.demo import run
+
+    return run(args)
+
+
+def _check(args: argparse.Namespace) -> int:
+    resolved = masked(load_settings(args.config))
+    text = (
+        json.dumps(resolved, indent=1) if args.json else yaml.safe_dump(resolved, sort_keys=False)
+    )
+    print(text.rstrip())
+    return 0
+
+
+def _zoo_list(_: argparse.Namespace) -> int:
+    from broker_filter import zoo
+
+    for model_id in zoo.model_ids():
+        print(model_id, zoo.verify(zoo.find(model_id)).card.summary, sep="  ")
+    return 0
+
+
+def _zoo_show(args: argparse.Namespace) -> int:
+    from broker_filter import zoo
+
+    print(zoo.verify(zoo.find(args.model)).card.model_dump_json(indent=1))
+    return 0
+
+
+def _zoo_verify(args: argparse.Namespace) -> int:
+    from broker_filter import zoo
+
+    entry = zoo.verify(zoo.find(args.model))
+    zoo.load(entry)
+    print(f"{entry.model_id}: sums, weights and self-test are good; sha256 {entry.sha256}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

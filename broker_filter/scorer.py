@@ -1,0 +1,124 @@
+"""Runs the network on windows: log10 K of all, posterior samples of the few that alert.
+
+Every call of the network has one of a few fixed shapes (a full chunk of one bucket), so that a
+window's K does not depend on which other windows came with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from broker_filter import posterior, zoo
+from broker_filter.batcher import by_bucket
+from broker_filter.evidence import LN_10
+from broker_filter.network_input import PADDING, network_input
+from broker_filter.types import WindowBatch
+
+__all__ = ["Scored", "Scorer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What the network said of a batch: ``log10_k``, shape (B,), and summaries, shape (B, d)."""
+
+    log10_k: NDArray[np.float64]
+    summary: Tensor
+
+
+class Scorer:
+    """One loaded zoo entry on one device.
+
+    Parameters
+    ----------
+    entry : Entry
+    device : str
+        ``cpu`` or ``cuda``.
+    precision : str
+        ``float32`` or ``bfloat16``, of the encoder's layers.
+    chunk : int
+        Windows per call of the network.
+    threads : int, optional
+        CPU threads of torch; its own choice if left out.
+
+    Raises
+    ------
+    ModelError
+        As `broker_filter.zoo.load`.
+    """
+
+    def __init__(
+        self,
+        entry: zoo.Entry,
+        *,
+        device: str = "cpu",
+        precision: str = "float32",
+        chunk: int = 64,
+        threads: int | None = None,
+    ) -> None:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self.entry = entry
+        self.chunk = chunk
+        self._device = torch.device(device)
+        self._autocast = torch.bfloat16 if precision == "bfloat16" else None
+        self._network = zoo.load(entry, device)
+        self._buckets = tuple(entry.config["window"]["buckets"])
+
+    @torch.inference_mode()
+    def score(self, batch: WindowBatch) -> Scored:
+        """Evaluate all windows of a batch; blocks for as long as the network takes."""
+        log10_k = np.empty(len(batch))
+        summary: Tensor | None = None
+        for bucket, rows in by_bucket(batch, self._buckets, self.chunk):
+            ln_k, s = self._evaluate(self._input(batch, rows, bucket))
+            log10_k[rows] = ln_k[: len(rows)].double().cpu().numpy() / LN_10
+            if summary is None:
+                summary = torch.empty(len(batch), s.shape[1], device=self._device)
+            summary[torch.from_numpy(rows)] = s[: len(rows)]
+        return Scored(log10_k, summary if summary is not None else torch.empty(0, 1))
+
+    @torch.inference_mode()
+    def posterior(self, scored: Scored, row: int, samples: int, seed: int) -> NDArray[np.float32]:
+        """Posterior samples of one window, shape (samples, 5), in `posterior.PARAMETERS` order.
+
+        One window a call: the samples then are the same whichever other windows alert.
+        """
+        s = scored.summary[row : row + 1]
+        theta = posterior.sample(self._network.estimator, s, samples, [seed])
+        return theta[0].cpu().numpy()
+
+    def warm_up(self) -> None:
+        """Run each shape once, so that the first alert does not wait for it."""
+        with torch.inference_mode():
+            for bucket in self._buckets:
+                self._evaluate(torch.full((self.chunk, bucket, 3), PADDING, device=self._device))
+
+    def _input(self, batch: WindowBatch, rows: NDArray[np.int64], bucket: int) -> Tensor:
+        width = max(int(batch.n[rows].max()), 1)
+        t = np.where(batch.valid, batch.mjd_tai - batch.t_start[:, None], 0.0)[rows, :width]
+        columns = (t, batch.flux[rows, :width], batch.sigma[rows, :width], batch.n[rows])
+        t_, flux, sigma, n = (
+            torch.from_numpy(np.ascontiguousarray(c)).to(self._device) for c in columns
+        )
+        x = network_input(t_, flux, sigma, n, days=self.entry.window_days, length=bucket)
+        spare = self.chunk - len(rows)
+        return torch.nn.functional.pad(x, (0, 0, 0, 0, 0, spare), value=PADDING)
+
+    def _evaluate(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast(self._device.type, self._autocast, self._autocast is not None):
+            ln_k, s = self._network(x)
+        return ln_k, s
+
+
+def seed_of(name: str | bytes | Sequence[int], base: int) -> int:
+    """A seed made from a name, the same on every machine."""
+    import hashlib
+
+    digest = hashlib.sha256(f"{base}:{name!r}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1

@@ -1,0 +1,244 @@
+"""The model zoo: find entries, verify them, load them, write them.
+
+An entry is a folder ``model_zoo/weights/<task>-<survey>-<x.y.z>/``::
+
+    model.safetensors      all weights, float32
+    self_test.safetensors  a few windows and what the network said of them when it was filed
+    config.json            all that rebuilds the network: architecture, window, prior
+    card.json              what it is for and what was measured
+    README.md              the same for people
+    SHA256SUMS             of every file above
+
+Loading checks the sums, then the card and the format, builds the network from the config, loads the
+weights strictly and repeats the self-test. No pickle is read anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from broker_filter.errors import ModelError
+from broker_filter.network import Network
+
+__all__ = ["Card", "Entry", "find", "load", "model_ids", "verify", "write_entry"]
+
+WEIGHTS = Path(__file__).parents[1] / "model_zoo" / "weights"
+FORMAT = 1
+FILES = ("model.safetensors", "self_test.safetensors", "config.json", "card.json", "README.md")
+SUMS = "SHA256SUMS"
+# bfloat16 and other processors move ln K by about this much; a wrong weight moves it by far more.
+SELF_TEST_TOLERANCE = 0.05
+
+
+class Card(BaseModel):
+    """Machine-readable card of an entry; sections hold figures that only people and plots read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model_id: str
+    format: int = Field(FORMAT, description="version of the entry's layout")
+    summary: str
+    created: str = Field(description="ISO date and time, UTC")
+    licence: str = "MIT"
+    supersedes: str | None = None
+    inputs: dict[str, Any]
+    outputs: dict[str, Any]
+    training: dict[str, Any]
+    evaluation: dict[str, Any]
+    limits: list[str]
+    runtime: dict[str, Any]
+    gate: dict[str, Any] = Field(description="alert threshold: log10_k and where it came from")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A verified entry.
+
+    Parameters
+    ----------
+    path : Path
+    config : mapping
+        Keys ``window`` (``days``, ``max_points``, ``buckets``), ``encoder``, ``evidence``,
+        ``flow`` and ``prior``.
+    card : Card
+    sha256 : str
+        Of the weights; every alert carries it.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    card: Card
+    sha256: str
+
+    @property
+    def model_id(self) -> str:
+        """Name and version of the entry."""
+        return self.card.model_id
+
+    @property
+    def window_days(self) -> float:
+        """Length of the window for which the network was trained."""
+        return float(self.config["window"]["days"])
+
+    @property
+    def threshold(self) -> float:
+        """The card's alert threshold in log10 K."""
+        return float(self.card.gate["log10_k"])
+
+
+def model_ids() -> list[str]:
+    """Names of all entries that came with the package, sorted."""
+    return sorted(path.name for path in WEIGHTS.glob("*-*") if (path / "card.json").is_file())
+
+
+def find(model_id: str) -> Path:
+    """Folder of an entry that came with the package.
+
+    Raises
+    ------
+    ModelError
+        If there is none of that name; the message lists those that exist.
+    """
+    path = WEIGHTS / model_id
+    if model_id not in model_ids():
+        raise ModelError(f"no model {model_id!r}; there are: {', '.join(model_ids()) or 'none'}")
+    return path
+
+
+def verify(path: Path) -> Entry:
+    """Check sums, card and format of an entry.
+
+    Raises
+    ------
+    ModelError
+        Naming the file that is missing, altered or not understood.
+    """
+    for name, expected in _read_sums(path).items():
+        if _sha256(path / name) != expected:
+            raise ModelError(f"{path / name}: altered or damaged, its SHA-256 is not that filed")
+    try:
+        card = Card.model_validate_json((path / "card.json").read_text())
+        config = json.loads((path / "config.json").read_text())
+    except (ValidationError, ValueError) as error:
+        raise ModelError(f"{path}: card or config not understood: {error}") from error
+    if card.format != FORMAT:
+        raise ModelError(f"{path}: format {card.format}, this version reads format {FORMAT}")
+    return Entry(path, config, card, _sha256(path / "model.safetensors"))
+
+
+def load(entry: Entry, device: str = "cpu") -> Network:
+    """Rebuild the network of a verified entry and repeat its self-test.
+
+    Raises
+    ------
+    ModelError
+        If config and weights do not fit each other, the device is missing, or the network gives
+        other results than when it was filed.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ModelError("model.device is cuda but no GPU is usable; set it to cpu or mend the GPU")
+    try:
+        network = Network(entry.config)
+        network.load_state_dict(load_file(entry.path / "model.safetensors"), strict=True)
+    except (RuntimeError, KeyError, TypeError, OSError) as error:
+        raise ModelError(f"{entry.path}: config and weights do not fit: {error}") from error
+    network = network.to(device).eval().requires_grad_(False)
+    _self_test(network, entry.path, device)
+    return network
+
+
+def write_entry(
+    path: Path, network: Network, config: Mapping[str, Any], card: Card, windows: Tensor
+) -> None:
+    """File a network, all at once or not at all.
+
+    Parameters
+    ----------
+    path : Path
+        Folder of the entry; replaced if it exists.
+    network : Network
+    config : mapping
+        As in `Entry`.
+    card : Card
+    windows : Tensor, shape (n, L, 3), float32
+        Input of the self-test.
+    """
+    network = network.cpu().float().eval()
+    with torch.no_grad():
+        ln_k, _ = network(windows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        weights = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
+        save_file(weights, staging / FILES[0], {"format": "pt", "model_id": card.model_id})
+        save_file({"x": windows.contiguous(), "ln_k": ln_k.contiguous()}, staging / FILES[1])
+        (staging / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+        (staging / "card.json").write_text(card.model_dump_json(indent=1) + "\n")
+        (staging / "README.md").write_text(_readme(card))
+        sums = "".join(f"{_sha256(staging / name)}  {name}\n" for name in FILES)
+        (staging / SUMS).write_text(sums)
+        staging.chmod(0o755)
+        shutil.rmtree(path, ignore_errors=True)
+        staging.rename(path)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _self_test(network: Network, path: Path, device: str) -> None:
+    stored = load_file(path / "self_test.safetensors", device=device)
+    with torch.no_grad():
+        ln_k, _ = network(stored["x"])
+    allowed = SELF_TEST_TOLERANCE * (1 + stored["ln_k"].abs())
+    if not bool(((ln_k - stored["ln_k"]).abs() <= allowed).all()):
+        raise ModelError(
+            f"{path}: self-test failed: ln K is {ln_k.tolist()}, filed was "
+            f"{stored['ln_k'].tolist()}"
+        )
+
+
+def _read_sums(path: Path) -> dict[str, str]:
+    try:
+        lines = (path / SUMS).read_text().splitlines()
+    except OSError as error:
+        raise ModelError(f"{path / SUMS}: {error.strerror or error}") from error
+    sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    missing = [name for name in FILES if name not in sums or not (path / name).is_file()]
+    if missing or set(sums) != set(FILES):
+        raise ModelError(f"{path}: not a whole entry, missing or unlisted: {missing or list(sums)}")
+    return sums
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _readme(card: Card) -> str:
+    def table(section: Mapping[str, Any]) -> str:
+        rows = (f"| {key} | {_short(value)} |" for key, value in section.items())
+        return "\n".join(["| what | figure |", "|---|---|", *rows])
+
+    limits = "\n".join(f"- {limit}" for limit in card.limits)
+    return (
+        f"---\nlicense: {card.licence.lower()}\nlibrary_name: broker-filter\n"
+        f"tags: [microlensing, simulation-based-inference]\n---\n\n# {card.model_id}\n\n"
+        f"{card.summary}\n\n## Inputs\n\n{table(card.inputs)}\n\n## Outputs\n\n"
+        f"{table(card.outputs)}\n\n## Evaluation\n\n{table(card.evaluation)}\n\n## Training\n\n"
+        f"{table(card.training)}\n\n## Limits\n\n{limits}\n"
+    )
+
+
+def _short(value: object) -> str:
+    return json.dumps(value) if isinstance(value, (dict, list)) else str(value)

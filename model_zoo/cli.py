@@ -1,0 +1,106 @@
+"""Command line of the offline part: ``model-zoo train | evaluate``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from broker_filter import zoo
+from broker_filter.errors import BrokerFilterError
+from model_zoo.config import TrainConfig, load_config
+from model_zoo.entry import file_entry
+from model_zoo.evaluate.suite import FULL, QUICK, evaluate
+from model_zoo.train import Trainer
+
+__all__ = ["main"]
+
+PRECISIONS = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status is 0, or 2 with one clear message."""
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except BrokerFilterError as error:
+        print(f"model-zoo: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("model-zoo: interrupted; go on with --resume", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="model-zoo", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_train(commands)
+    _add_evaluate(commands)
+    return parser
+
+
+def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    train = commands.add_parser(
+        "train",
+        help="train an entry, simulating as it goes",
+        description="Train an entry and file it with a card of figures measured on it.",
+        epilog="example: model-zoo train model_zoo/configs/fspl-roman-0.1.0.yaml --minutes 60",
+    )
+    train.add_argument("config", type=Path, help="training configuration (YAML)")
+    train.add_argument("--minutes", type=float, help="training time, instead of the config's")
+    train.add_argument("--seed", type=int, help="instead of the config's")
+    train.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    train.add_argument("--precision", choices=list(PRECISIONS), default="auto")
+    train.add_argument("--run-folder", type=Path, help="for checkpoints (default: runs/MODEL_ID)")
+    train.add_argument("--entry", type=Path, help="folder of the entry (default: in the zoo)")
+    train.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    train.add_argument("--quick", action="store_true", help="small test set for the card")
+    train.add_argument("--quiet", action="store_true", help="no progress bars")
+    train.set_defaults(run=_train)
+
+
+def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    evaluation = commands.add_parser(
+        "evaluate",
+        help="measure an entry on the frozen test set",
+        description="Measure an entry on the frozen test set and print the figures as JSON.",
+        epilog="example: model-zoo evaluate fspl-roman-0.1.0 --quick",
+    )
+    evaluation.add_argument("model", help="an entry's name, or its folder")
+    evaluation.add_argument("--quick", action="store_true", help="small sets, under two minutes")
+    evaluation.add_argument("--quiet", action="store_true", help="no progress bars")
+    evaluation.set_defaults(run=_evaluate)
+
+
+def _train(args: argparse.Namespace) -> int:
+    config = load_config(args.config)
+    changes = {key: getattr(args, key) for key in ("minutes", "seed")}
+    config = config.model_copy(update={k: v for k, v in changes.items() if v is not None})
+    folder = args.run_folder or Path("runs") / config.model_id
+    trainer = Trainer(config, folder, device=args.device, precision=PRECISIONS[args.precision])
+    if args.resume:
+        trainer.resume()
+    trainer.run(quiet=args.quiet)
+    path = args.entry or zoo.WEIGHTS / config.model_id
+    card = file_entry(trainer, path, QUICK if args.quick else FULL, quiet=args.quiet)
+    print(json.dumps(card.evaluation, indent=1))
+    print(f"filed {path}", file=sys.stderr)
+    return 0
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    path = Path(args.model)
+    entry = zoo.verify(path if path.is_dir() else zoo.find(args.model))
+    config = TrainConfig.model_validate(entry.card.training["config"])
+    simulator = config.make_simulator(stream_share=0.0)
+    sizes = QUICK if args.quick else FULL
+    print(json.dumps(evaluate(zoo.load(entry), simulator, sizes, quiet=args.quiet), indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

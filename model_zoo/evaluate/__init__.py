@@ -1,0 +1,1 @@
+"""Evaluation of zoo entries on seeded sets that no training ever sees."""
