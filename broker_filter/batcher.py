@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +18,12 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Windows to evaluate, in order, and the offsets that may be committed after it."""
+    """Windows to evaluate, in order, and the offsets that may be committed after it.
 
-    windows: list[WindowBatch]
+    ``windows`` is None where the messages made none due.
+    """
+
+    windows: WindowBatch | None
     offsets: dict[Partition, int]
 
 
@@ -59,7 +64,7 @@ class Batcher:
         """Hand over everything; None if there is nothing. Offsets move on without windows too."""
         if self._since is None:
             return None
-        work = Work(self._windows, self._offsets)
+        work = Work(_joined(self._windows) if self._windows else None, self._offsets)
         self._windows, self._offsets, self._since = [], {}, None
         return work
 
@@ -87,3 +92,19 @@ def by_bucket(
         rows = np.flatnonzero(place == i)
         for first in range(0, len(rows), chunk):
             yield bucket, rows[first : first + chunk]
+
+
+def _joined(batches: Sequence[WindowBatch]) -> WindowBatch:
+    """Batches one after the other, padded to the widest."""
+    width = max(batch.mjd_tai.shape[1] for batch in batches)
+
+    def stacked(name: str) -> Any:  # noqa: ANN401  lists and arrays of several types
+        columns = [getattr(batch, name) for batch in batches]
+        if isinstance(columns[0], list):
+            return list(chain.from_iterable(columns))
+        if columns[0].ndim == 1:
+            return np.concatenate(columns)
+        rows = [np.pad(column, ((0, 0), (0, width - column.shape[1]))) for column in columns]
+        return np.concatenate(rows)
+
+    return WindowBatch(**{field.name: stacked(field.name) for field in fields(WindowBatch)})

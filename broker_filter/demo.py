@@ -57,7 +57,7 @@ class Truth:
     star: int
     t0: float
     u0: float
-    tE: float
+    tE: float  # noqa: N815  the field's own name for it
     rho: float
     f_s: float
     snr: float

@@ -26,11 +26,9 @@ __all__ = [
     "accept",
     "combine",
     "quiet_level",
-    "reduced_chi2",
     "residual_bin",
     "residual_scale",
     "roughness_scale",
-    "weighted_mean",
 ]
 
 NORMAL_QUARTILE: Final = 0.6744897501960817
@@ -128,42 +126,6 @@ def _total(photometry: Photometry) -> Photometry:
     if photometry.kind == "total":
         return photometry
     return replace(photometry, flux=photometry.flux + photometry.ref_flux, kind="total")
-
-
-def weighted_mean(
-    flux: FloatArray, weight: FloatArray, group: IntArray, n_groups: int
-) -> tuple[FloatArray, FloatArray]:
-    """Weighted mean of each group of points.
-
-    Parameters
-    ----------
-    flux, weight : ndarray, shape (n,), float64
-        Weights are inverse variances.
-    group : ndarray, shape (n,), int64
-        The group of each point, 0 to ``n_groups - 1``; every group has a point.
-    n_groups : int
-        Number of groups.
-
-    Returns
-    -------
-    mean, total_weight : ndarray, shape (n_groups,), float64
-        The variance of the mean is ``1 / total_weight``.
-    """
-    total = np.bincount(group, weight, n_groups)
-    return np.bincount(group, weight * flux, n_groups) / total, total
-
-
-def reduced_chi2(sum_of_squares: FloatArray, count: IntArray) -> FloatArray:
-    """Chi2 about the mean per degree of freedom; 1 where there is none.
-
-    Parameters
-    ----------
-    sum_of_squares : ndarray, shape (n,), float64
-        Weighted squared deviations from the weighted mean.
-    count : ndarray, shape (n,), int
-        Points.
-    """
-    return np.where(count > 1, sum_of_squares / np.maximum(count - 1.0, 1.0), 1.0)
 
 
 def combine(
@@ -315,9 +277,11 @@ def _quantile(values: FloatArray, n: IntArray, q: float | FloatArray) -> FloatAr
     low = np.floor(place).astype(np.int64)
     row = np.arange(len(n))
     a, b = ordered[row, low], ordered[row, np.minimum(low + 1, n - 1)]
-    return a + (place - low) * (b - a)
+    quantile: FloatArray = a + (place - low) * (b - a)
+    return quantile
 
 
 def _row_sum(values: FloatArray) -> FloatArray:
     """Sum of each row, added from left to right, so that padding leaves the last bit alone."""
-    return np.cumsum(values, axis=1)[:, -1]
+    total: FloatArray = np.cumsum(values, axis=1)[:, -1]
+    return total

@@ -196,17 +196,15 @@ class Assessment:
         now_ms : int
             Wall clock, ms since 1970 UTC, for the alerts' processing times.
         """
-        alerts: list[Alert] = []
-        for batch in work.windows:
-            began = time.perf_counter()
-            scored = self._scorer.score(batch)
-            self._metrics.observe(
-                "inference_seconds", [time.perf_counter() - began], stage="evidence"
-            )
-            self._metrics.observe("batch_windows", [len(batch)])
-            self._metrics.observe("log_bayes_factor", scored.log10_k)
-            alerts += self._decide(batch, scored, now_ms)
-        return Outputs(alerts=alerts, offsets=work.offsets)
+        batch = work.windows
+        if batch is None:
+            return Outputs(offsets=work.offsets)
+        began = time.perf_counter()
+        scored = self._scorer.score(batch)
+        self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="evidence")
+        self._metrics.observe("batch_windows", len(batch))
+        self._metrics.observe("log_bayes_factor", scored.log10_k)
+        return Outputs(alerts=self._decide(batch, scored, now_ms), offsets=work.offsets)
 
     def _decide(self, batch: WindowBatch, scored: Scored, now_ms: int) -> list[Alert]:
         """Only rows above the threshold or of an open event can change anything."""
@@ -253,9 +251,8 @@ class Assessment:
                 times=ProcessingTimes(None, now_ms, now_ms),
             )
             state = with_peak(state, alert.t0_mjd_tai)
-            self._metrics.observe(
-                "inference_seconds", [time.perf_counter() - began], stage="posterior"
-            )
+            passed = time.perf_counter() - began
+            self._metrics.observe("inference_seconds", passed, stage="posterior")
         if state is None:
             self._events.pop(key, None)
         else:

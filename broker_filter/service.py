@@ -292,7 +292,7 @@ class _Worker:
 
     def finished(self, wait_s: float = 0.0) -> list[Outputs]:
         """What has been done since the last call, in order; raises what the worker raised."""
-        outputs = []
+        outputs: list[Outputs] = []
         while True:
             try:
                 done = self._done.get(timeout=wait_s) if wait_s else self._done.get_nowait()

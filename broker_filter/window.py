@@ -268,9 +268,8 @@ class WindowStore:
     ) -> None:
         """Insert epochs of one cell of the anchor grid, so that no window moves in between."""
         order = np.lexsort((flux, error, _tick(time), tracks, slots))
-        slots, tracks, time, flux, error = (
-            column[order] for column in (slots, tracks, time, flux, error)
-        )
+        slots, tracks, time = slots[order], tracks[order], time[order]
+        flux, error = flux[order], error[order]
         before = self._slots["newest"][slots]
         self._advance(slots, time)
         doubled = np.zeros(len(time), bool)
@@ -468,7 +467,8 @@ class WindowStore:
 
     def _take_pages(self, n: int) -> IntArray:
         reused = [self._free.pop() for _ in range(min(n, len(self._free)))]
-        return np.r_[np.array(reused, np.int64), self._points.grow(n - len(reused))]
+        new = self._points.grow(n - len(reused))
+        return np.concatenate([np.array(reused, np.int64), new])
 
     def _release(self, slots: IntArray) -> None:
         """Empty windows; their pages go back."""
