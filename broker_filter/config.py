@@ -241,10 +241,11 @@ class Window(BaseModel):
     model_config = _STRICT
 
     max_points: int = Field(
-        default=1000,
-        ge=16,
-        le=1000,
-        description="most points; beyond, the densest stretch is binned",
+        default=4096,
+        ge=64,
+        le=1 << 16,
+        description="epochs that a window can hold; more are rejected as window_full. The network"
+        " reads at most as many as its card says, binned from these",
     )
 
 

@@ -11,9 +11,8 @@ import argparse
 import json
 import resource
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,17 +23,14 @@ from tqdm import tqdm
 
 from broker_filter.alert import Alert
 from broker_filter.config import Batch, Kafka, Metrics, Model, Schedule, Settings
-from broker_filter.embedded import BoundedPublisher, EmbeddedBroker
-from broker_filter.errors import BrokerFilterError, TransientError
 from broker_filter.lens import magnification
-from broker_filter.observe import Health, configure_logging
 from broker_filter.observe import Metrics as MetricValues
+from broker_filter.observe import configure_logging
 from broker_filter.plot import plot_corner, plot_light_curve
+from broker_filter.rehearsal import rehearse
 from broker_filter.schema import schema_header
-from broker_filter.service import Service, make_assessment, make_intake, open_entry
-from broker_filter.sink import KafkaSink
-from broker_filter.source import GroupProgress, KafkaSource, Partition, Source
-from broker_filter.subscribe import Subscription, subscribe
+from broker_filter.service import open_entry
+from broker_filter.sink import Sink
 from broker_filter.surveys.native import encode_block
 from broker_filter.types import FloatArray, IntArray, Photometry
 from broker_filter.zoo import Entry
@@ -134,14 +130,18 @@ def run(args: argparse.Namespace) -> int:
     """
     began = time.monotonic()
     configure_logging("error", "text")
-    with EmbeddedBroker({INPUT: SHARDS, ALERTS: 1, DEAD: 1}) as broker:
-        settings = _settings(broker.bootstrap_servers, args.model)
-        entry = open_entry(settings)
-        archive = Archive(
-            args.stars, args.injected, args.seed, entry.config["prior"], entry.window_days
-        )
-        metrics = MetricValues()
-        alerts = _stream(broker, settings, entry, archive, metrics)
+    entry = open_entry(_settings("127.0.0.1:0", args.model))
+    archive = Archive(
+        args.stars, args.injected, args.seed, entry.config["prior"], entry.window_days
+    )
+    metrics = MetricValues()
+    alerts = rehearse(
+        lambda address: _settings(address, args.model),
+        entry,
+        lambda sink: _publish(archive, sink),
+        metrics,
+        partitions=SHARDS,
+    )
     summary = _summary(archive, alerts, metrics, entry, began)
     _report(args, archive, alerts, summary)
     good = summary["detectable_alerted"] == summary["detectable"]
@@ -161,108 +161,19 @@ def _settings(bootstrap_servers: str, model_id: str | None) -> Settings:
             session_timeout_ms=6000,
         ),
         model=Model() if model_id is None else Model(id=model_id),
-        schedule=Schedule(every_days=0.125),
+        schedule=Schedule(every_days=0.25),
         batch=Batch(flush_windows=1024, max_wait_s=1.0),
         metrics=Metrics(enabled=False),
     )
 
 
-def _stream(
-    broker: EmbeddedBroker,
-    settings: Settings,
-    entry: Entry,
-    archive: Archive,
-    metrics: MetricValues,
-) -> list[Alert]:
-    """Publish, filter and subscribe at the same time; the alerts in order of arrival."""
-    kafka = settings.kafka
-    intake = make_intake(settings, entry, metrics)
-    assessment = make_assessment(settings, entry, metrics)
-
-    def make_source(on_gone: Callable[[Iterable[Partition]], None]) -> Source:
-        return KafkaSource(kafka, on_revoke=on_gone, on_lost=intake.drop)
-
-    health = Health()
-    service = Service(settings, make_source, KafkaSink(kafka), intake, assessment, metrics, health)
-    publisher = _Background(lambda: _publish(broker, kafka, archive, service.stop))
-    with subscribe(kafka.bootstrap_servers, ALERTS, from_beginning=True) as subscription:
-        reader = _Reader(subscription)
-        publisher.start()
-        service.run()
-        publisher.finish()
-        return reader.take(int(metrics.value("alerts_published_total", schema="alert/1/0")))
-
-
-def _publish(
-    broker: EmbeddedBroker, kafka: Kafka, archive: Archive, done: Callable[[], None]
-) -> None:
-    """Send every exposure, wait until the filter has settled all of them, then call ``done``."""
-    progress, sent = GroupProgress(kafka), dict.fromkeys(range(SHARDS), 0)
-    sink = KafkaSink(kafka)
-    bounded = BoundedPublisher(sink, broker.topics, progress)
+def _publish(archive: Archive, sink: Sink) -> None:
     header = schema_header("photometry_block")
-    try:
-        bar = tqdm(total=len(archive.times) * len(archive.star), unit="epoch", unit_scale=True)
-        with bar:
-            for shard, block in archive.exposures():
-                value = encode_block(block)
-                bounded.produce(INPUT, None, value, (header,), partition=shard)
-                sent[shard] += 1
-                bar.update(len(block))
-        bounded.flush()
-        while any(progress((INPUT, shard)) < count for shard, count in sent.items()):
-            time.sleep(0.05)
-    finally:
-        done()
-        progress.close()
-        sink.close()
-
-
-class _Background:
-    """A thread whose error reaches the one that waits for it."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._work, self._error = work, list[BaseException]()
-        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def finish(self) -> None:
-        self._thread.join(timeout=60)
-        if self._error:
-            raise self._error[0]
-
-    def _run(self) -> None:
-        try:
-            self._work()
-        except BrokerFilterError as error:
-            self._error.append(error)
-
-
-class _Reader:
-    """Reads alerts in a thread while the filter runs, since the broker keeps only the newest."""
-
-    def __init__(self, subscription: Subscription) -> None:
-        self._alerts: list[Alert] = []
-        self._subscription = subscription
-        self._news = threading.Condition()
-        threading.Thread(target=self._run, name="subscriber", daemon=True).start()
-
-    def take(self, count: int, timeout_s: float = 30.0) -> list[Alert]:
-        """All alerts, once ``count`` of them have come."""
-        with self._news:
-            if not self._news.wait_for(lambda: len(self._alerts) >= count, timeout_s):
-                raise TransientError(
-                    f"{len(self._alerts)} of {count} alerts reached the subscriber"
-                )
-            return list(self._alerts)
-
-    def _run(self) -> None:
-        for alert in self._subscription:
-            with self._news:
-                self._alerts.append(alert)
-                self._news.notify()
+    total = len(archive.times) * len(archive.star)
+    with tqdm(total=total, unit="epoch", unit_scale=True, disable=None) as bar:
+        for shard, block in archive.exposures():
+            sink.produce(INPUT, None, encode_block(block), (header,), shard)
+            bar.update(len(block))
 
 
 def _summary(
@@ -280,7 +191,7 @@ def _summary(
         "false_alert_stars": len(alerted - set(archive.truth)),
         "alerts": len(alerts),
         "windows_evaluated": int(metrics.value("log_bayes_factor")),
-        "dead_letters": int(metrics.value("records_dead_total", reason="any")),
+        "dead_letters": int(metrics.total("records_dead_total")),
         "seconds": round(time.monotonic() - began, 1),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
         "model_id": entry.model_id,

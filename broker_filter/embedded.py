@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Self
 
@@ -167,6 +167,11 @@ class BoundedPublisher:
     pause : callable
         Called with the seconds to wait before the consumer is asked again.
 
+    Attributes
+    ----------
+    sent : Counter
+        Messages of each partition so far, which is the offset that its consumer must reach.
+
     Raises
     ------
     TransientError
@@ -191,6 +196,7 @@ class BoundedPublisher:
         self._pause = pause
         self._turn = 0
         self._unread: dict[Partition, _Unread] = {}
+        self.sent: Counter[Partition] = Counter()
 
     def produce(
         self,
@@ -210,6 +216,7 @@ class BoundedPublisher:
         size += sum(len(name) + len(content) for name, content in headers)
         self._wait_for_room(where, unread, size)
         self._sink.produce(topic, key, value, headers, partition)
+        self.sent[where] += 1
         unread.add(size)
 
     def flush(self, timeout_s: float = 30.0) -> None:

@@ -9,7 +9,8 @@ threshold and then speaks up rarely: when K has grown tenfold, and once more whe
         └────── final ──────┘
 
     new         log10 K >= threshold
-    update      log10 K >= that of the last alert + 1
+    update      log10 K >= that of the last alert + 1, and 1.5 times it: an event of log10 K in
+                the hundreds would speak at every epoch else
     retraction  log10 K < threshold - 1, with the peak still well inside the window
     final       log10 K < threshold - 1, with the peak before the window or in its oldest quarter;
                 or nothing seen of the star for as long as a window holds
@@ -31,13 +32,16 @@ from dataclasses import dataclass, replace
 from broker_filter.errors import ModelError
 from broker_filter.types import AlertState
 
-__all__ = ["HYSTERESIS", "UPDATE_STEP", "EventState", "decide", "with_peak"]
+__all__ = ["HYSTERESIS", "UPDATE_FACTOR", "UPDATE_STEP", "EventState", "decide", "with_peak"]
 
 HYSTERESIS = 1.0
 """How far log10 K must fall below the threshold before an event ends."""
 
 UPDATE_STEP = 1.0
 """How far log10 K must grow beyond the last alert's before the next."""
+
+UPDATE_FACTOR = 1.5
+"""How many times the last alert's log10 K it must be as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,8 @@ def _next_alert(
         return "final"
     if log10_k < threshold - HYSTERESIS:
         return "final" if state.t0 < window_start + window_days / 4 else "retraction"
-    return "update" if log10_k >= state.alerted_log10_k + UPDATE_STEP else None
+    last = state.alerted_log10_k
+    return "update" if log10_k >= max(last + UPDATE_STEP, UPDATE_FACTOR * last) else None
 
 
 def _alerted(state: EventState, log10_k: float, mjd_last: float, *, closed: bool) -> EventState:

@@ -294,6 +294,11 @@ class Metrics:
         value = self._values[name].get(_label_values(metric, labels), 0.0)
         return float(value[0].sum() if isinstance(value, tuple) else value)
 
+    def total(self, name: str) -> float:
+        """Return the sum of a counter over all its labels."""
+        with self._lock:
+            return float(sum(self._values[name].values()))
+
     def collect(self) -> Iterator[Family]:
         """Yield all metrics; called by the registry at each scrape."""
         with self._lock:

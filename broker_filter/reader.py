@@ -19,6 +19,7 @@ from confluent_kafka import (
 from confluent_kafka import Message as KafkaMessage
 
 from broker_filter.errors import ConfigError, TransientError
+from broker_filter.source import message_of
 from broker_filter.types import Message
 
 __all__ = ["TopicReader"]
@@ -117,7 +118,7 @@ class TopicReader:
             self._raise_refusal()
             return None
         self._pending = message
-        return _to_message(message)
+        return message_of(message)
 
     def mark_done(self) -> None:
         """Count the last message as handled, so that its group does not get it again."""
@@ -216,15 +217,3 @@ class TopicReader:
         if partitions:
             # All in a topic that is younger than the reader is news to it.
             self._assigned = self._start(partitions, True, _CONNECT_S)
-
-
-def _to_message(message: KafkaMessage) -> Message:
-    return Message(
-        topic=message.topic(),
-        partition=message.partition(),
-        offset=message.offset(),
-        key=message.key(),
-        value=message.value(),
-        timestamp_ms=message.timestamp()[1],
-        headers=tuple((name, value or b"") for name, value in message.headers() or ()),
-    )

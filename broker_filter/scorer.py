@@ -6,7 +6,6 @@ window's K does not depend on which other windows came with it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,11 +113,3 @@ class Scorer:
         with torch.autocast(self._device.type, self._autocast, self._autocast is not None):
             ln_k, s = self._network(x)
         return ln_k, s
-
-
-def seed_of(name: str | bytes | Sequence[int], base: int) -> int:
-    """A seed made from a name, the same on every machine."""
-    import hashlib
-
-    digest = hashlib.sha256(f"{base}:{name!r}".encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1

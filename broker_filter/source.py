@@ -31,6 +31,7 @@ __all__ = [
     "Source",
     "connect",
     "consumer_config",
+    "message_of",
     "open_client",
 ]
 
@@ -295,7 +296,7 @@ class KafkaSource:
         if raws and max_messages > 1:
             # One call for all of them would wait for the last.
             raws += self._consumer.consume(max_messages - 1, 0)
-        messages = [_message(raw) for raw in raws if self._usable(raw)]
+        messages = [message_of(raw) for raw in raws if self._usable(raw)]
         self._ledger.deliver(messages)
         self._errors.check()
         return messages
@@ -413,7 +414,8 @@ def _handles(partitions: Iterable[Partition]) -> list[Any]:
     return [ck.TopicPartition(*partition) for partition in partitions]
 
 
-def _message(raw: Any) -> Message:  # noqa: ANN401
+def message_of(raw: Any) -> Message:  # noqa: ANN401
+    """Our own type for a message of the Kafka client."""
     headers = tuple((name, value or b"") for name, value in raw.headers() or ())
     return Message(
         topic=raw.topic(),

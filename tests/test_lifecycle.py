@@ -49,12 +49,12 @@ def kinds(looks: list[Look], t0: float = 100.0) -> list[tuple[float, str]]:
         pytest.param([(100, 3.0)], [(100, "new")], id="at the threshold"),
         pytest.param([(100, 3), (101, 3.9), (102, 2.1)], [(100, "new")], id="little change"),
         pytest.param(
-            [(100, 3), (101, 4), (102, 4.9), (103, 5.0)],
-            [(100, "new"), (101, "update"), (103, "update")],
-            id="tenfold growth since the last alert",
+            [(100, 3), (101, 4.4), (102, 4.5), (103, 6.7), (104, 6.75)],
+            [(100, "new"), (102, "update"), (104, "update")],
+            id="growth by half since the last alert",
         ),
         pytest.param(
-            [(100, 3), (101, 8), (102, 5), (103, 8.5), (104, 9)],
+            [(100, 3), (101, 8), (102, 5), (103, 8.5), (104, 12)],
             [(100, "new"), (101, "update"), (104, "update")],
             id="growth counts from the last alert, not from the last look",
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import logging
 import signal
@@ -21,7 +22,6 @@ import pandas as pd
 import pytest
 from confluent_kafka import Producer
 
-from broker_filter import subscribe as module
 from broker_filter.alert import Alert, from_avro, to_avro, to_message
 from broker_filter.embedded import EmbeddedBroker
 from broker_filter.errors import ConfigError, TransientError
@@ -29,6 +29,9 @@ from broker_filter.reader import TopicReader
 from broker_filter.schema import schema_folder
 from broker_filter.subscribe import Subscription, add_arguments, format_alert, run, subscribe
 from broker_filter.types import AlertState, Message
+
+# The package's function of the same name hides the module.
+module = importlib.import_module("broker_filter.subscribe")
 
 SILENCE_S = 1.0
 SAMPLE = from_avro((schema_folder() / "alert/1/0/sample.avro").read_bytes())

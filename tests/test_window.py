@@ -146,7 +146,12 @@ def test_endless_duplicates_take_no_memory() -> None:
     for _ in range(50):
         store.insert(message)
     assert store.nbytes == size
-    assert store.take_counts() == {"inserted": 300, "window_full": 0, "late": 0, "duplicate": 15_000}
+    assert store.take_counts() == {
+        "inserted": 300,
+        "window_full": 0,
+        "late": 0,
+        "duplicate": 15_000,
+    }
 
 
 def test_late_epochs_are_counted_and_dropped() -> None:
@@ -174,7 +179,9 @@ def test_pages_of_moved_windows_are_used_again() -> None:
     assert store._points.size * 64 < 2 * 2000 + 200
 
 
-def constant_star(rng: np.random.Generator, days: float, sigma: float, scale: float = 1.0) -> list[Epoch]:
+def constant_star(
+    rng: np.random.Generator, days: float, sigma: float, scale: float = 1.0
+) -> list[Epoch]:
     times = START + np.arange(0, days, 1 / 24)
     flux = 1000 * (1 + scale * sigma * rng.standard_normal(len(times)))
     return [Epoch(1, t, f, 1000 * sigma) for t, f in zip(times, flux, strict=True)]
