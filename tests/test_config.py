@@ -55,6 +55,11 @@ def test_example_holds_every_key_with_its_default(tmp_path):
             node = node[key]
 
 
+def test_a_window_holds_twenty_days_of_the_survey(tmp_path):
+    survey_epochs = 20 * 24 * 60 / 12.1
+    assert load(tmp_path).window.max_points > survey_epochs
+
+
 def test_every_key_is_described():
     assert all(field.description for _, field in keys_of(Settings))
 

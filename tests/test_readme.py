@@ -93,7 +93,7 @@ def _detection(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _tail(measured: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     n = measured["n_noise"]
     for row in measured["k_tail"]:
-        share = f"{row['observed']:.2g}" if row["observed"] else f"0 (below {3 / n:.1g} at 95 %)"
+        share = f"{row['observed']:.2g}" if row["observed"] else f"0 (below {3 / n:.2g} at 95 %)"
         yield f"{row['k']:,}", share, f"{row['bound']:g}"
 
 
@@ -131,7 +131,7 @@ def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
 def _number(value: float) -> str:
     if isinstance(value, bool):
         return str(value)
-    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def fields_table(schema: str) -> str:
@@ -147,7 +147,8 @@ def json_schema(name: str) -> dict[str, Any]:
 
 def _fields(fields: list[dict[str, Any]], prefix: str = "") -> Iterator[tuple[str, str, str]]:
     for field in fields:
-        yield f"`{prefix}{field['name']}`", _kind(field["type"]), field["doc"].replace("|", "\\|")
+        doc = field["doc"].replace("|", "\\|").replace("<", "&lt;")
+        yield f"`{prefix}{field['name']}`", _kind(field["type"]), doc
         kinds = field["type"] if isinstance(field["type"], list) else [field["type"]]
         for kind in kinds:
             inner = kind.get("items", kind) if isinstance(kind, dict) else {}

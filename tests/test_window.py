@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker_filter.baseline import MIN_HISTORY
 from broker_filter.types import Photometry, WindowBatch
-from broker_filter.window import MIN_HISTORY, WindowStore
+from broker_filter.window import WindowStore
 
 START = 60_000.0  # on the anchor grid of a 20-day window
 
@@ -169,14 +170,14 @@ def test_a_full_window_rejects_and_counts() -> None:
 
 def test_a_sparse_star_pays_for_one_page() -> None:
     store = feed(WindowStore(), [Epoch(star, START) for star in range(1000)], 1000)
-    assert store._points.size <= 1001
+    assert store._pages.used <= 1000
 
 
 def test_pages_of_moved_windows_are_used_again() -> None:
     store = WindowStore()
     for day in range(400):
         store.insert(photometry([Epoch(1, START + day + i / 200) for i in range(100)]))
-    assert store._points.size * 64 < 2 * 2000 + 200
+    assert store._pages.used * 64 < 2 * 2000 + 200
 
 
 def constant_star(
