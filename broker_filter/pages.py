@@ -1,194 +1,187 @@
-"""Paged storage: the points of many windows in a few arrays.
+"""Ordered rows of points of very different length, in pages of 64 points.
 
-Each window owns pages of 64 points, so that a sparse star pays for one page only, and all windows
-that a message touches are written by a few array operations.
+A star with five points pays for one page, one with two thousand for 32; adding points to
+many rows is a handful of array operations, and nothing per point is a Python object.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from broker_filter.types import FloatArray, IntArray
 
-__all__ = ["Columns", "Pages", "Points"]
+__all__ = ["PAGE", "PagedPoints", "grown", "spans"]
 
 PAGE: Final = 64
-_NAMES: Final = ("time", "flux", "error", "track")
+_SHIFT: Final = 6
+_MASK: Final = PAGE - 1
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+Columns = tuple[FloatArray, NDArray[np.float32], NDArray[np.float32], NDArray[np.uint16]]
+"""Time (float64), flux and error (float32) and source code (uint16) of n points."""
 
 
-@dataclass(frozen=True, slots=True)
-class Points:
-    """Points as columns of equal shape: a list of them, (n,), or windows as rows, (B, N).
-
-    ``time`` is MJD TAI, float64; ``flux`` and ``error`` are float32; ``track`` is int32.
-    """
-
-    time: FloatArray
-    flux: NDArray[np.float32]
-    error: NDArray[np.float32]
-    track: NDArray[np.int32]
-
-    def __getitem__(self, rows: Any) -> Points:  # noqa: ANN401  whatever numpy indexes with
-        return Points(self.time[rows], self.flux[rows], self.error[rows], self.track[rows])
-
-    def __len__(self) -> int:
-        return len(self.time)
-
-    def in_order(self) -> Points:
-        """Rows in order of (time, track); most are in order already."""
-        later = (self.time[:, 1:] > self.time[:, :-1]) | np.isinf(self.time[:, 1:])
-        rows = np.flatnonzero(~later.all(1))
-        if len(rows):
-            order = np.lexsort((self.track[rows], self.time[rows]), axis=-1)
-            for column in (self.time, self.flux, self.error, self.track):
-                column[rows] = np.take_along_axis(column[rows], order, 1)
-        return self
-
-
-class Columns:
-    """Arrays of equal length that grow together by doubling.
+def grown(array: NDArray[Scalar], size: int, fill: float = 0) -> NDArray[Scalar]:
+    """``array`` itself if it has ``size`` rows, else a copy of at least twice its length.
 
     Parameters
     ----------
-    **fills : (dtype, fill value, shape of one row)
+    array : ndarray, shape (n, ...)
+    size : int
+        Rows needed.
+    fill : float
+        Value of the new rows.
     """
-
-    def __init__(self, **fills: tuple[Any, Any, tuple[int, ...]]) -> None:
-        self.size = 0
-        self._fills = fills
-        self._arrays: dict[str, NDArray[Any]] = {
-            name: np.full((0, *shape), fill, dtype) for name, (dtype, fill, shape) in fills.items()
-        }
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._arrays[name]
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of all arrays, bytes."""
-        return sum(array.nbytes for array in self._arrays.values())
-
-    def grow(self, n: int) -> IntArray:
-        """Make ``n`` more rows; their places."""
-        first, self.size = self.size, self.size + n
-        for name, array in self._arrays.items():
-            if self.size > len(array):
-                _, fill, shape = self._fills[name]
-                grown = np.full((max(2 * len(array), self.size, 64), *shape), fill, array.dtype)
-                grown[: len(array)] = array
-                self._arrays[name] = grown
-        return np.arange(first, self.size)
+    if size <= len(array):
+        return array
+    longer = np.zeros((max(size, 2 * len(array), PAGE), *array.shape[1:]), array.dtype)
+    longer[: len(array)] = array
+    if fill:
+        longer[len(array) :] = fill
+    return longer
 
 
-class Pages:
-    """Points of windows, in order of arrival.
+def spans(start: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
+    """All positions of the ranges ``start[i]:stop[i]``, one range after the other.
 
     Parameters
     ----------
-    max_points : int
-        Most points that a window may hold.
+    start, stop : ndarray, shape (n,), int64
+
+    Returns
+    -------
+    owner, position : ndarray, shape (sum(stop - start),), int64
+        Which range, and the position.
+    """
+    size = stop - start
+    owner = np.repeat(np.arange(len(size)), size)
+    offset = np.cumsum(size) - size
+    return owner, np.arange(len(owner)) - (offset - start)[owner]
+
+
+class PagedPoints:
+    """Rows of points, each in an order that the caller keeps.
+
+    A row is a queue: points are appended, overwritten, and dropped from the front. Places of
+    points are flat indices into `time`, `flux`, `error` and `source`.
     """
 
-    def __init__(self, max_points: int) -> None:
-        self.max_points = max_points
-        pages = -(-max_points // PAGE)
-        self._windows = Columns(count=(np.int64, 0, ()), page=(np.int32, -1, (pages,)))
-        self._points = Columns(
-            time=(np.float64, np.inf, (PAGE,)),
-            flux=(np.float32, 0, (PAGE,)),
-            error=(np.float32, 0, (PAGE,)),
-            track=(np.int32, -1, (PAGE,)),
-        )
-        self._points.grow(1)  # windows without any page read this one, and see nothing of it
-        self._free: list[int] = []
+    __slots__ = (
+        *("time", "flux", "error", "source", "count"),
+        *("_first", "_table", "_free", "_n_free", "_n_pages"),
+    )
+
+    def __init__(self) -> None:
+        self.time: FloatArray = np.zeros(PAGE)
+        self.flux = np.zeros(PAGE, np.float32)
+        self.error = np.zeros(PAGE, np.float32)
+        self.source = np.zeros(PAGE, np.uint16)
+        self.count = np.zeros(0, np.int32)
+        self._first = np.zeros(0, np.int32)
+        self._table = np.zeros((0, 1), np.int32)
+        self._free = np.zeros(0, np.int32)
+        self._n_free = 0
+        self._n_pages = 1  # page 0 is nobody's: empty rows point at it
 
     @property
     def nbytes(self) -> int:
-        """Memory of all arrays, bytes."""
-        return self._windows.nbytes + self._points.nbytes
+        """Bytes held, spare room included."""
+        arrays = (getattr(self, name) for name in self.__slots__)
+        return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
     @property
-    def count(self) -> IntArray:
-        """Points of each window."""
-        return self._windows["count"]
+    def pages_in_use(self) -> int:
+        """Pages that hold points."""
+        return self._n_pages - 1 - self._n_free
 
-    @property
-    def used(self) -> int:
-        """Pages ever taken, in use or free."""
-        return self._points.size - 1
+    def add_rows(self, n_rows: int) -> None:
+        """Make room for rows 0 to ``n_rows - 1``."""
+        self.count = grown(self.count, n_rows)
+        self._first = grown(self._first, n_rows)
+        self._table = grown(self._table, n_rows)
 
-    def grow(self, n: int) -> IntArray:
-        """Make ``n`` more windows, empty; their slots."""
-        return self._windows.grow(n)
+    def place(self, row: IntArray, position: IntArray | int) -> IntArray:
+        """Flat index of the points at ``position`` of ``row`` (any shapes that broadcast)."""
+        at = position + self._first[row]
+        page = self._table[row, at >> _SHIFT].astype(np.int64)
+        return np.asarray((page << _SHIFT) + (at & _MASK), np.int64)
 
-    def append(self, slots: IntArray, points: Points) -> NDArray[np.bool_]:
-        """Append points to windows.
+    def columns(self, place: IntArray) -> Columns:
+        """Time, flux, error and source at these places."""
+        return self.time[place], self.flux[place], self.error[place], self.source[place]
+
+    def write(self, place: IntArray, columns: Columns) -> None:
+        """Overwrite the points at these places."""
+        self.time[place], self.flux[place], self.error[place], self.source[place] = columns
+
+    def search(self, row: IntArray, before: Callable[[IntArray], NDArray[np.bool_]]) -> IntArray:
+        """Binary search: how many leading points of each row lie before something.
 
         Parameters
         ----------
-        slots : ndarray, shape (n,), int64
-            Window of each point, sorted.
-        points : Points, shape (n,)
-
-        Returns
-        -------
-        ndarray, shape (n,), bool
-            Which points found room.
+        row : ndarray, shape (n,), int64
+        before : callable
+            From places, shape (n,), to whether the point there lies before what entry ``i`` looks
+            for: true for the first points of a row, false from some point on.
         """
-        first = np.flatnonzero(np.r_[True, slots[1:] != slots[:-1]])[: len(slots)]
-        length = np.diff(np.r_[first, len(slots)])
-        rank = np.arange(len(slots)) - np.repeat(first, length)
-        index = self.count[slots] + rank
-        room: NDArray[np.bool_] = index < self.max_points
-        slots, index = slots[room], index[room]
-        page, place = self._pages(slots, index // PAGE), index % PAGE
-        for name in _NAMES:
-            self._points[name][page, place] = getattr(points, name)[room]
-        np.maximum.at(self.count, slots, index + 1)
-        return room
+        low, high = np.zeros(len(row), np.int64), self.count[row].astype(np.int64)
+        while (open_ := low < high).any():
+            middle = (low + high) >> 1
+            right = before(self.place(row, middle)) & open_
+            low = np.where(right, middle + 1, low)
+            high = np.where(open_ & ~right, middle, high)
+        return low
 
-    def gather(self, slots: IntArray) -> tuple[Points, IntArray]:
-        """Copy windows as rows, shape (B, N), and the count of each; times beyond are infinite."""
-        n = self.count[slots]
-        width = max(1, -(-int(n.max(initial=0)) // PAGE))
-        pages = np.maximum(self._windows["page"][slots, :width], 0)
-        rows = Points(*(self._points[name][pages].reshape(len(slots), -1) for name in _NAMES))
-        beyond = np.arange(rows.time.shape[1]) >= n[:, None]
-        rows.time[beyond] = np.inf
-        rows.track[beyond] = -1
-        return rows, n
+    def lengthen(self, row: IntArray, count: IntArray) -> None:
+        """Give each of ``row`` (no repeats) room for ``count`` points; new ones are undefined."""
+        held = self._pages_of(row)
+        self.count[row] = count
+        owner, column = spans(held, self._pages_of(row))
+        if len(owner):
+            self._widen(int(column.max()) + 1)
+            self._table[row[owner], column] = self._take(len(owner))
 
-    def release(self, slots: IntArray) -> None:
-        """Empty windows; their pages are used again."""
-        table = self._windows["page"]
-        pages = table[slots]
-        self._free += pages[pages >= 0].tolist()
-        table[slots] = -1
-        self.count[slots] = 0
+    def drop_front(self, row: IntArray, n: IntArray) -> None:
+        """Drop the first ``n`` points of each of ``row`` (no repeats); free pages left empty."""
+        held = self._pages_of(row)
+        first, left = self._first[row] + n, self.count[row] - n
+        passed = np.where(left == 0, held, first >> _SHIFT)
+        self._first[row] = np.where(left == 0, 0, first & _MASK)
+        self.count[row] = left
+        moved = np.flatnonzero(passed)
+        if len(moved):
+            owner, column = spans(np.zeros(len(moved), np.int64), passed[moved])
+            self._give_back(self._table[row[moved][owner], column])
+            width = self._table.shape[1]
+            kept = np.minimum(np.arange(width) + passed[moved, None], width - 1)
+            self._table[row[moved]] = np.take_along_axis(self._table[row[moved]], kept, 1)
 
-    def keep_better(self, slots: IntArray, index: IntArray, points: Points) -> None:
-        """Where (error, flux) is smaller than that held at ``index``, put it in its place."""
-        page, place = self._windows["page"][slots, index // PAGE], index % PAGE
-        flux, error = self._points["flux"], self._points["error"]
-        old_flux, old_error = flux[page, place], error[page, place]
-        better = points.error < old_error
-        better |= (points.error == old_error) & (points.flux < old_flux)
-        flux[page[better], place[better]] = points.flux[better]
-        error[page[better], place[better]] = points.error[better]
+    def _pages_of(self, row: IntArray) -> IntArray:
+        """Pages held: a row that is empty holds none, for its ``_first`` is 0."""
+        return (self._first[row].astype(np.int64) + self.count[row] + _MASK) >> _SHIFT
 
-    def _pages(self, slots: IntArray, ordinal: IntArray) -> IntArray:
-        """Page of each point; those that are missing are taken."""
-        table = self._windows["page"]
-        missing = np.flatnonzero(table[slots, ordinal] < 0)
-        if len(missing):
-            wanted = np.unique(slots[missing] * table.shape[1] + ordinal[missing])
-            table[wanted // table.shape[1], wanted % table.shape[1]] = self._take(len(wanted))
-        return np.asarray(table[slots, ordinal], np.int64)
+    def _widen(self, width: int) -> None:
+        if width > self._table.shape[1]:
+            spare = max(width, 2 * self._table.shape[1]) - self._table.shape[1]
+            self._table = np.pad(self._table, ((0, 0), (0, spare)))
 
-    def _take(self, n: int) -> IntArray:
-        reused = [self._free.pop() for _ in range(min(n, len(self._free)))]
-        return np.concatenate([np.array(reused, np.int64), self._points.grow(n - len(reused))])
+    def _take(self, n: int) -> NDArray[np.int32]:
+        """Numbers of ``n`` pages, first from those given back."""
+        again = min(n, self._n_free)
+        old = self._free[self._n_free - again : self._n_free]
+        new = np.arange(self._n_pages, self._n_pages + n - again, dtype=np.int32)
+        self._n_free -= again
+        self._n_pages += len(new)
+        size = self._n_pages * PAGE
+        self.time, self.flux = grown(self.time, size), grown(self.flux, size)
+        self.error, self.source = grown(self.error, size), grown(self.source, size)
+        return np.concatenate([old, new])
+
+    def _give_back(self, pages: NDArray[Any]) -> None:
+        self._free = grown(self._free, self._n_free + len(pages))
+        self._free[self._n_free : self._n_free + len(pages)] = pages
+        self._n_free += len(pages)

@@ -26,9 +26,11 @@ __all__ = [
     "accept",
     "combine",
     "quiet_level",
+    "reduced_chi2",
     "residual_bin",
     "residual_scale",
     "roughness_scale",
+    "weighted_mean",
 ]
 
 NORMAL_QUARTILE: Final = 0.6744897501960817
@@ -41,6 +43,7 @@ CLIPPED_MEAN_VARIANCE: Final = 1.111
 """Variance of a mean clipped at 2.5 sigma over that of the plain mean, for normal noise."""
 
 _EDGES: Final = np.geomspace(0.4, 4.5, 15)
+Real = NDArray[np.floating[Any]]
 RESIDUAL_BINS: Final = len(_EDGES) + 1
 _LARGEST: Final = float(np.finfo(np.float32).max)
 _SMALLEST: Final = float(np.finfo(np.float32).tiny)
@@ -128,6 +131,42 @@ def _total(photometry: Photometry) -> Photometry:
     return replace(photometry, flux=photometry.flux + photometry.ref_flux, kind="total")
 
 
+def weighted_mean(
+    flux: FloatArray, weight: FloatArray, group: IntArray, n_groups: int
+) -> tuple[FloatArray, FloatArray]:
+    """Weighted mean of each group of points.
+
+    Parameters
+    ----------
+    flux, weight : ndarray, shape (n,), float64
+        Weights are inverse variances.
+    group : ndarray, shape (n,), int64
+        The group of each point, 0 to ``n_groups - 1``; every group has a point.
+    n_groups : int
+        Number of groups.
+
+    Returns
+    -------
+    mean, total_weight : ndarray, shape (n_groups,), float64
+        The variance of the mean is ``1 / total_weight``.
+    """
+    total = np.asarray(np.bincount(group, weight, n_groups), np.float64)
+    return np.bincount(group, weight * flux, n_groups) / total, total
+
+
+def reduced_chi2(sum_of_squares: FloatArray, count: IntArray) -> FloatArray:
+    """Chi2 about the mean per degree of freedom; 1 where there is none.
+
+    Parameters
+    ----------
+    sum_of_squares : ndarray, shape (n,), float64
+        Weighted squared deviations from the weighted mean.
+    count : ndarray, shape (n,), int64
+        Number of values.
+    """
+    return np.where(count > 1, sum_of_squares / np.maximum(count - 1.0, 1.0), 1.0)
+
+
 def combine(
     first: FloatArray, first_err: FloatArray, second: FloatArray, second_err: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
@@ -184,9 +223,7 @@ def residual_scale(histogram: NDArray[np.unsignedinteger[Any]]) -> FloatArray:
     return np.where(half[:, 0] > 0, median / NORMAL_QUARTILE, 1.0)
 
 
-def roughness_scale(
-    time: FloatArray, flux: FloatArray, error: FloatArray, n: IntArray
-) -> FloatArray:
+def roughness_scale(time: FloatArray, flux: Real, error: Real, n: IntArray) -> FloatArray:
     """By how much error bars are too small, from each point's distance to its neighbours' chord.
 
     An event is smooth on the scale of the cadence, so that it hardly counts, and the median
@@ -212,19 +249,26 @@ def roughness_scale(
     scale = np.ones(len(n))
     rows = np.flatnonzero(n >= MIN_ROUGHNESS_POINTS)
     if len(rows):
-        t, f, e = (np.asarray(column[rows], np.float64) for column in (time, flux, error))
-        inner = np.arange(t.shape[1] - 2) < n[rows, None] - 2
-        span = np.where(inner, t[:, 2:] - t[:, :-2], 1.0)
-        left = np.where(inner, (t[:, 2:] - t[:, 1:-1]) / span, 0.5)
-        chord = left * f[:, :-2] + (1 - left) * f[:, 2:]
-        variance = e[:, 1:-1] ** 2 + (left * e[:, :-2]) ** 2 + ((1 - left) * e[:, 2:]) ** 2
-        residual = np.abs(f[:, 1:-1] - chord) / np.sqrt(np.where(inner, variance, 1.0))
+        residual = _chord_residual(time[rows], flux[rows], error[rows])
         scale[rows] = _quantile(residual, n[rows] - 2, 0.5) / NORMAL_QUARTILE
     return scale
 
 
+def _chord_residual(time: FloatArray, flux: Real, error: Real) -> NDArray[np.float32]:
+    """Absolute distance of each inner point from its neighbours' chord, in units of its error."""
+    gap = np.diff(time, axis=1)
+    f, variance = np.asarray(flux, np.float32), np.square(error, dtype=np.float32)
+    with np.errstate(all="ignore"):  # padding
+        left = (gap[:, 1:] / (gap[:, 1:] + gap[:, :-1])).astype(np.float32)
+        right = 1 - left
+        off = np.abs(f[:, 1:-1] - left * f[:, :-2] - right * f[:, 2:])
+        spread = variance[:, 1:-1] + left**2 * variance[:, :-2] + right**2 * variance[:, 2:]
+        distance: NDArray[np.float32] = off / np.sqrt(spread)
+    return distance
+
+
 def quiet_level(
-    flux: FloatArray, error: FloatArray, n: IntArray, scale: FloatArray
+    flux: Real, error: Real, n: IntArray, scale: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Level of the quiet star, from a stretch of light curve that may hold an event.
 
@@ -244,8 +288,9 @@ def quiet_level(
     Returns
     -------
     level, level_err : ndarray, shape (B,), float64
-        The error adds the distance between the two estimates, which measures how far the row is
-        from a quiet one. An event longer than the row cannot be told from a brighter star.
+        The error adds how far the two estimates and the row's median lie apart, which measures
+        how far the row is from a quiet one. An event longer than the row cannot be told from
+        a brighter star.
     """
     f = np.asarray(flux, np.float64)
     valid = np.arange(f.shape[1]) < n[:, None]
@@ -263,13 +308,14 @@ def quiet_level(
         shift = _row_sum(inside * (f - level[:, None])) / np.where(total > 0, total, 1.0)
         level = level + shift
     spread = _quantile(np.abs(f - level[:, None]), n, 0.5) / NORMAL_QUARTILE
+    apart = np.maximum(np.abs(level - start), np.abs(_quantile(f, n, 0.5) - level))
     variance = np.where(
         total > 0, CLIPPED_MEAN_VARIANCE / np.where(total > 0, total, 1.0), spread**2
     )
-    return level, np.sqrt(variance + (level - start) ** 2)
+    return level, np.sqrt(variance + apart**2)
 
 
-def _quantile(values: FloatArray, n: IntArray, q: float | FloatArray) -> FloatArray:
+def _quantile(values: Real, n: IntArray, q: float | FloatArray) -> FloatArray:
     """Quantile of the first ``n`` values of each row, between neighbours linearly."""
     valid = np.arange(values.shape[1]) < n[:, None]
     ordered = np.sort(np.where(valid, values, np.inf), axis=1)
@@ -277,8 +323,7 @@ def _quantile(values: FloatArray, n: IntArray, q: float | FloatArray) -> FloatAr
     low = np.floor(place).astype(np.int64)
     row = np.arange(len(n))
     a, b = ordered[row, low], ordered[row, np.minimum(low + 1, n - 1)]
-    quantile: FloatArray = a + (place - low) * (b - a)
-    return quantile
+    return np.asarray(a + (place - low) * (b - a), np.float64)
 
 
 def _row_sum(values: FloatArray) -> FloatArray:

@@ -99,13 +99,16 @@ class Scorer:
                 self._evaluate(torch.full((self.chunk, bucket, 3), PADDING, device=self._device))
 
     def _input(self, batch: WindowBatch, rows: NDArray[np.int64], bucket: int) -> Tensor:
-        width = max(int(batch.n[rows].max()), 1)
-        t = np.where(batch.valid, batch.mjd_tai - batch.t_start[:, None], 0.0)[rows, :width]
-        columns = (t, batch.flux[rows, :width], batch.sigma[rows, :width], batch.n[rows])
-        t_, flux, sigma, n = (
-            torch.from_numpy(np.ascontiguousarray(c)).to(self._device) for c in columns
+        n = batch.n[rows]
+        width = max(int(n.max()), 1)
+        since = batch.mjd_tai[rows, :width] - batch.t_start[rows, None]
+        t = np.where(np.arange(width) < n[:, None], since, 0.0)
+        columns = (t, batch.flux[rows, :width], batch.sigma[rows, :width], n)
+        x = network_input(
+            *(torch.from_numpy(np.ascontiguousarray(c)).to(self._device) for c in columns),
+            days=self.entry.window_days,
+            length=bucket,
         )
-        x = network_input(t_, flux, sigma, n, days=self.entry.window_days, length=bucket)
         spare = self.chunk - len(rows)
         return torch.nn.functional.pad(x, (0, 0, 0, 0, 0, spare), value=PADDING)
 

@@ -1,29 +1,62 @@
-"""Windows of one partition: the newest epochs of each star and band.
+"""Windows of one partition: the newest epochs of each star and band, and what came before them.
 
 A window of T days is anchored to a grid of T/4: it starts at floor(t_newest / (T/4)) T/4 - 3T/4, so
-its end lies in the future. When the anchor moves on, epochs before the new start leave the window
-and become history (`broker_filter.baseline`).
+its end lies in the future. When the anchor moves on, the epochs before the new start leave and fold
+into the running statistics of their track: one source of one star and band, with a baseline
+and an error scale of its own.
+
+Windows are kept in order of time, so that a known epoch is found by binary search and a read is a
+copy. A message is inserted by array operations alone; nothing here is a Python object per point.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, Final
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from broker_filter.baseline import Tracks
-from broker_filter.pages import Columns, Pages, Points
+from broker_filter.baseline import COLUMNS, Calibration, Series, Tracks
+from broker_filter.errors import StateError
+from broker_filter.pages import PagedPoints, grown, spans
 from broker_filter.types import FloatArray, IntArray, Photometry, StarId, WindowBatch
 
 __all__ = ["WindowStore"]
 
 TICKS_PER_DAY: Final = 1e6
-"""Epochs of one track within the same tick (0.09 s) are one epoch."""
+"""Times are kept to the tick (0.09 s): epochs of one track in the same tick are one epoch."""
 
-READ_POINTS: Final = 2_000_000
-"""Points that are unpacked together, which bounds memory."""
+NEVER: Final = -(1 << 40)
+MAX_SOURCES: Final = 1 << 16
+CHUNK_POINTS: Final = 1 << 21
+
+
+@dataclass(frozen=True, slots=True)
+class _Epochs:
+    """Epochs of one source, those of one slot together and in order of time."""
+
+    slot: IntArray
+    time: FloatArray
+    cell: IntArray
+    flux: NDArray[np.float32]
+    error: NDArray[np.float32]
+
+    def take(self, rows: IntArray | NDArray[np.bool_]) -> _Epochs:
+        return _Epochs(
+            *(self.slot[rows], self.time[rows], self.cell[rows]),
+            *(self.flux[rows], self.error[rows]),
+        )
+
+    def runs(self) -> tuple[IntArray, IntArray]:
+        """First row of each slot, and how many it has."""
+        first = np.flatnonzero(np.diff(self.slot, prepend=-1))
+        return first, np.diff(first, append=len(self.slot))
 
 
 class WindowStore:
@@ -34,31 +67,31 @@ class WindowStore:
     window_days : float
         Length T of a window.
     max_points : int
-        Most epochs that a window may hold; further ones are rejected as ``window_full``.
-
-    Attributes
-    ----------
-    star : list of (str or int)
-        Star of each window.
+        Most epochs that a window may hold; the newest beyond are rejected as ``window_full``.
+    baseline_floor : float
+        Smallest relative error of a baseline: flat fields and skies are no better.
     """
 
-    def __init__(self, window_days: float = 20.0, max_points: int = 4096) -> None:
+    def __init__(
+        self, window_days: float = 20.0, max_points: int = 4096, baseline_floor: float = 1e-4
+    ) -> None:
         self.window_days = window_days
+        self.max_points = max_points
         self.star: list[StarId] = []
         self._step = window_days / 4
         self._counts: Counter[str] = Counter()
         self._slot_of: dict[tuple[str, str], dict[StarId, int]] = {}
-        self._track_of: dict[tuple[str, str, str], dict[StarId, int]] = {}
-        self._survey_band: list[tuple[str, str]] = []
-        self._coordinates: dict[int, tuple[float, float]] = {}
-        self._tracks = Tracks()
-        self._pages = Pages(max_points)
-        self._windows = Columns(
-            newest=(np.float64, -np.inf, ()),
-            start=(np.float64, -np.inf, ()),
-            last_track=(np.int32, -1, ()),
-            relative=(np.bool_, False, ()),
-        )
+        self._books: list[tuple[str, str]] = []
+        self._book = np.zeros(0, np.uint16)
+        self._sources: dict[tuple[str, bool], int] = {}
+        self._source_relative = np.zeros(0, np.bool_)
+        self._source_rank = np.zeros(0, np.int64)
+        self._newest = np.zeros(0)
+        self._anchor = np.zeros(0, np.int64)
+        self._place = np.zeros((0, 2))
+        self._turn = np.zeros(0, np.int32)
+        self._points = PagedPoints()
+        self._tracks = Tracks(baseline_floor)
 
     def __len__(self) -> int:
         return len(self.star)
@@ -66,25 +99,33 @@ class WindowStore:
     @property
     def nbytes(self) -> int:
         """Memory of all arrays, bytes."""
-        return self._windows.nbytes + self._pages.nbytes + self._tracks.nbytes
+        own = (self._newest, self._anchor, self._place, self._book, self._turn)
+        return self._points.nbytes + self._tracks.nbytes + sum(array.nbytes for array in own)
+
+    @property
+    def pages(self) -> int:
+        """Pages of 64 points in use."""
+        return self._points.pages_in_use
 
     @property
     def newest(self) -> FloatArray:
         """Newest epoch of each window, shape (len(self),), MJD TAI."""
-        return self._windows["newest"][: len(self)]
+        return self._newest[: len(self)]
 
     @property
-    def count(self) -> IntArray:
+    def count(self) -> NDArray[np.int32]:
         """Epochs in each window, shape (len(self),)."""
-        return self._pages.count[: len(self)]
+        return self._points.count[: len(self)]
 
     def take_counts(self) -> dict[str, int]:
-        """Epochs by outcome since the last call: inserted, duplicate, late, window_full.
+        """Epochs by outcome since the last call; every epoch has exactly one.
 
-        ``no_baseline`` counts windows that could not be read.
+        ``inserted``, ``duplicate``, ``late`` (older than its window's start), ``window_full``,
+        ``too_many_sources``. Besides, ``no_baseline`` counts the sources of windows that could
+        not be read, and ``not_finite`` the points left out because they are beyond float32.
         """
         counts, self._counts = self._counts, Counter()
-        return dict(counts)
+        return {outcome: n for outcome, n in counts.items() if n}
 
     def insert(self, photometry: Photometry) -> IntArray:
         """Insert the epochs of a message.
@@ -101,30 +142,210 @@ class WindowStore:
 
         Notes
         -----
-        The result does not depend on how epochs are spread over messages, nor on their order as
-        long as none comes after its window has moved past it (such are ``late``). Of epochs of one
-        track at the same time the one with the smaller (error, flux) stays.
+        Windows and histories are functions of the set of epochs alone, as long as none comes after
+        its window has moved past it (such are ``late``): the order, the messages and the
+        steps in which they come leave no trace. Of epochs of one track in the same tick the
+        one of smallest (error, flux) stays.
         """
-        if not len(photometry):
+        source = self._source(photometry)
+        if source < 0 or not len(photometry):
             return np.empty(0, np.int64)
-        slots, tracks = self._look_up(photometry)
-        points = Points(
-            photometry.mjd_tai,
-            photometry.flux.astype(np.float32),
-            photometry.flux_err.astype(np.float32),
-            tracks.astype(np.int32),
+        slot = self._slots(photometry)
+        track = self._tracks.of(slot, source)
+        self._tracks.refer(track, photometry.ref_flux, photometry.ref_flux_err)
+        time = np.rint(photometry.mjd_tai * TICKS_PER_DAY) / TICKS_PER_DAY
+        epochs = _Epochs(
+            *(slot, time, self._cell(time)),
+            *(photometry.flux.astype(np.float32), photometry.flux_err.astype(np.float32)),
         )
-        before = self._windows["newest"][slots]
-        cell = np.floor(points.time / self._step)
-        # One round per anchor that the message spans: nearly always one.
-        for value in np.unique(cell):
-            rows = np.flatnonzero(cell == value)
-            self._insert_cell(slots[rows], points[rows])
-        moved: IntArray = np.unique(slots[self._windows["newest"][slots] > before])
-        return moved
+        before, distinct = self._newest[slot], self._distinct(slot)
+        for part in _by_cell(epochs, distinct=distinct):
+            self._insert_cell(part, source)
+        moved = slot[self._newest[slot] > before]
+        return np.sort(moved) if distinct else np.unique(moved)
+
+    def _distinct(self, slot: IntArray) -> bool:
+        """Whether no slot occurs twice; `_turn` is room to note who came last."""
+        turn = np.arange(len(slot), dtype=np.int32)
+        self._turn[slot] = turn
+        return bool((self._turn[slot] == turn).all())
+
+    def _source(self, photometry: Photometry) -> int:
+        """Code of the message's source; negative, and counted, where there are too many."""
+        key = (photometry.source, photometry.relative)
+        if key in self._sources:
+            return self._sources[key]
+        if len(self._sources) == MAX_SOURCES:
+            self._counts["too_many_sources"] += len(photometry)
+            return -1
+        return self._enter(key)
+
+    def _enter(self, key: tuple[str, bool]) -> int:
+        code = self._sources[key] = len(self._sources)
+        self._source_relative = np.append(self._source_relative, key[1])
+        # The order of sources within a tick follows their names, not their arrival.
+        rank = crc32(repr(key).encode()) * MAX_SOURCES + code
+        self._source_rank = np.append(self._source_rank, rank)
+        return code
+
+    def _slots(self, photometry: Photometry) -> IntArray:
+        """Slot of each epoch; new ones come into being."""
+        key, star = (photometry.survey, photometry.band), photometry.star
+        slot_of = self._slot_of.setdefault(key, {})
+        slot = np.fromiter(map(slot_of.get, star, repeat(-1)), np.int64, len(star))
+        missing = np.flatnonzero(slot < 0)
+        if len(missing):
+            self._welcome(key, list(dict.fromkeys(star[i] for i in missing.tolist())))
+            slot[missing] = [slot_of[star[i]] for i in missing.tolist()]
+        if photometry.coordinates and np.isnan(self._place[slot, 0]).any():
+            for name, place in photometry.coordinates.items():
+                self._place[slot_of[name]] = place
+        return slot
+
+    def _welcome(self, key: tuple[str, str], stars: list[StarId]) -> None:
+        if key not in self._books:
+            self._books.append(key)
+        first, size = len(self), len(self) + len(stars)
+        self.star += stars
+        self._slot_of[key].update(zip(stars, range(first, size), strict=True))
+        self._make_room(size)
+        self._book[first:size] = self._books.index(key)
+
+    def _make_room(self, size: int) -> None:
+        self._newest = grown(self._newest, size, -np.inf)
+        self._anchor = grown(self._anchor, size, NEVER)
+        self._place = grown(self._place, size, np.nan)
+        self._book = grown(self._book, size)
+        self._turn = grown(self._turn, size)
+        self._points.add_rows(size)
+        self._tracks.add_rows(size)
+
+    def _cell(self, time: FloatArray) -> IntArray:
+        return np.floor(time / self._step).astype(np.int64)
+
+    def _insert_cell(self, epochs: _Epochs, source: int) -> None:
+        """Insert epochs of one cell of the anchor grid per slot, so that no window moves twice."""
+        late = epochs.cell < self._anchor[epochs.slot] - 3
+        if late.any():
+            self._counts["late"] += int(late.sum())
+            epochs = epochs.take(~late)
+        known = (np.diff(epochs.slot, prepend=-1) == 0) & (np.diff(epochs.time, prepend=0) == 0)
+        if known.any():
+            self._counts["duplicate"] += int(known.sum())
+            epochs = epochs.take(~known)
+        if len(epochs.slot):
+            self._place_cell(epochs, source)
+
+    def _place_cell(self, epochs: _Epochs, source: int) -> None:
+        first, size = epochs.runs()
+        slot = epochs.slot[first]
+        self._advance(slot, epochs.cell[first])
+        ahead = epochs.time[first] > self._newest[slot]
+        self._newest[slot] = np.maximum(self._newest[slot], epochs.time[first + size - 1])
+        if ahead.all():
+            self._append(epochs, source)
+            return
+        ahead = np.repeat(ahead, size)
+        self._append(epochs.take(ahead), source)
+        self._merge(epochs.take(~ahead), source)
+
+    def _advance(self, slot: IntArray, cell: IntArray) -> None:
+        """Move windows on, cell by cell, and fold what leaves them into their tracks."""
+        moved = cell > self._anchor[slot]
+        slot, cell = slot[moved], cell[moved]
+        self._anchor[slot] = cell
+        while len(slot):
+            oldest = self._cell(self._points.time[self._points.place(slot, 0)])
+            leaving = (self._points.count[slot] > 0) & (oldest < cell - 3)
+            slot, cell, oldest = slot[leaving], cell[leaving], oldest[leaving]
+            points = int(self._points.count[slot].sum())
+            for rows in np.array_split(np.arange(len(slot)), 1 + points // CHUNK_POINTS):
+                self._fold(slot[rows], oldest[rows])
+
+    def _fold(self, slot: IntArray, oldest: IntArray) -> None:
+        """Fold all points of the oldest cell of each window."""
+        n = self._points.search(slot, lambda p: self._cell(self._points.time[p]) <= oldest)
+        owner, position = spans(np.zeros_like(n), n)
+        place = self._points.place(slot[owner], position)
+        time, flux, error, source = self._points.columns(place)
+        for code in np.unique(source).tolist():
+            of = np.flatnonzero(source == code)
+            track = self._tracks.of(slot[owner[of]], code)
+            self._tracks.fold(track, time[of], flux[of], error[of])
+        self._points.drop_front(slot, n)
+
+    def _append(self, epochs: _Epochs, source: int) -> None:
+        """Add epochs that are newer than all that their windows hold."""
+        first, size = epochs.runs()
+        slot = epochs.slot[first]
+        held = self._points.count[slot].astype(np.int64)
+        total = np.minimum(held + size, self.max_points)
+        taken = total - held
+        self._counts["inserted"] += int(taken.sum())
+        self._counts["window_full"] += int((size - taken).sum())
+        self._points.lengthen(slot, total)
+        owner, position = spans(held, total)
+        row = first[owner] + position - held[owner]
+        self._write(slot[owner], position, epochs, row, source)
+
+    def _write(
+        self, slot: IntArray, position: IntArray, epochs: _Epochs, row: IntArray, source: int
+    ) -> None:
+        code = np.full(len(row), source, np.uint16)
+        columns = epochs.time[row], epochs.flux[row], epochs.error[row], code
+        self._points.write(self._points.place(slot, position), columns)
+
+    def _merge(self, epochs: _Epochs, source: int) -> None:
+        """Put epochs at their places in the order of (time, source); settle those known."""
+        points, rank = self._points, self._source_rank
+
+        def before(place: IntArray) -> NDArray[np.bool_]:
+            held = points.time[place]
+            same_time = (held == epochs.time) & (rank[points.source[place]] < rank[source])
+            return np.asarray((held < epochs.time) | same_time)
+
+        position = points.search(epochs.slot, before)
+        inside = position < points.count[epochs.slot]
+        place = points.place(epochs.slot, np.where(inside, position, 0))
+        known = inside & (points.time[place] == epochs.time) & (points.source[place] == source)
+        self._settle(place[known], epochs.take(known))
+        self._splice(epochs.take(~known), position[~known], source)
+
+    def _settle(self, place: IntArray, epochs: _Epochs) -> None:
+        """Of two values of one epoch the smaller (error, flux) stays."""
+        flux, error = self._points.flux[place], self._points.error[place]
+        better = (epochs.error < error) | ((epochs.error == error) & (epochs.flux < flux))
+        self._points.flux[place[better]] = epochs.flux[better]
+        self._points.error[place[better]] = epochs.error[better]
+        self._counts["duplicate"] += len(place)
+
+    def _splice(self, epochs: _Epochs, position: IntArray, source: int) -> None:
+        """Insert new epochs before the points at ``position``: only what follows is rewritten."""
+        first, size = epochs.runs()
+        slot, start = epochs.slot[first], position[first]
+        held = self._points.count[slot].astype(np.int64)
+        total = np.minimum(held + size, self.max_points)
+        owner, tail = spans(start, held)
+        old = self._points.columns(self._points.place(slot[owner], tail))
+        code = np.full(len(epochs.slot), source, np.uint16)
+        new = epochs.time, epochs.flux, epochs.error, code
+        time, flux, error, sources = (
+            *(np.concatenate([old[0], new[0]]), np.concatenate([old[1], new[1]])),
+            *(np.concatenate([old[2], new[2]]), np.concatenate([old[3], new[3]])),
+        )
+        owner = np.concatenate([owner, np.repeat(np.arange(len(slot)), size)])
+        order = np.lexsort((self._source_rank[sources], time, owner))
+        owner, at = spans(start, held + size)
+        kept = at < total[owner]
+        order, owner, at = order[kept], owner[kept], at[kept]
+        self._points.lengthen(slot, total)
+        place = self._points.place(slot[owner], at)
+        self._points.write(place, (time[order], flux[order], error[order], sources[order]))
+        self._counts["inserted"] += int((total - held).sum())
+        self._counts["window_full"] += int((held + size - total).sum())
 
     def read(self, slots: IntArray) -> WindowBatch:
-        """Read windows in units of their baselines.
+        """Read windows in units of their baselines, each source in units of its own.
 
         Parameters
         ----------
@@ -133,143 +354,231 @@ class WindowStore:
         Returns
         -------
         WindowBatch
-            In the order of ``slots``; windows without a usable baseline are left out and counted.
+            In the order of ``slots``. Points of a source without a usable baseline are left out,
+            and so are windows that hold no others; both are counted as ``no_baseline``.
         """
-        points, n = self._pages.gather(slots)
-        points = points.in_order()
-        valid = np.arange(points.time.shape[1]) < n[:, None]
-        level, level_err, scale = self._tracks.of_points(points, valid)
-        good = (n > 0) & ((level > 0) | ~valid).all(1)
-        self._counts["no_baseline"] += int((~good).sum())
-        kept = np.flatnonzero(good)
-        chosen, inside = slots[kept], valid[kept]
-        unit = np.where(inside, level[kept], 1.0)
-        row, column = np.arange(len(kept)), self._spokesman(points, valid, n, slots)[kept]
+        window, source = self._gather(slots)
+        which, track, present = self._which(slots, window, source)
+        found = self._calibrate(window, which, track, present)
+        window, good = _in_units(window, which, found)
+        usable = _usable(found)
+        self._counts["no_baseline"] += int((present & ~usable).sum())
+        self._counts["not_finite"] += int((_pick(usable, which) & _valid(window) & ~good).sum())
+        return self._batch(slots, _packed(window, which, good), found)
+
+    def _gather(self, slots: IntArray) -> tuple[Series, NDArray[np.uint16]]:
+        """Points of windows as padded rows, and the source of each; padding repeats the last."""
+        n = self._points.count[slots].astype(np.int64)
+        column = np.arange(max(int(n.max(initial=1)), 1))
+        position = np.minimum(column, np.maximum(n - 1, 0)[:, None])
+        place = self._points.place(slots[:, None], position)
+        time, flux, error, source = self._points.columns(place)
+        return Series(time, flux, error, n), source
+
+    def _which(
+        self, slots: IntArray, window: Series, source: NDArray[np.uint16]
+    ) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
+        """Tracks of each window, shape (B, D), which has points, and the track of each point.
+
+        The last has shape (B, N), or (B, 1) where no window has more than one track.
+        """
+        columns = [self._tracks.first(slots)]
+        while (more := self._tracks.after(columns[-1])).max(initial=-1) >= 0:
+            columns.append(more)
+        track = np.stack(columns, axis=1)
+        if len(columns) == 1:
+            return np.zeros((len(slots), 1), np.int64), track, window.n[:, None] > 0
+        which, valid = np.zeros(source.shape, np.int64), _valid(window)
+        present = np.zeros(track.shape, np.bool_)
+        for d, column in enumerate(columns):
+            mine = valid & (source == self._tracks.source[column][:, None])
+            mine &= column[:, None] >= 0
+            which[mine] = d
+            present[:, d] = mine.any(axis=1)
+        return which, track, present
+
+    def _calibrate(
+        self, window: Series, which: IntArray, track: IntArray, present: NDArray[np.bool_]
+    ) -> Calibration:
+        """Calibration of each track of each window, shape (B, D)."""
+        level, level_err, scale = np.full((3, *track.shape), np.nan)
+        for d in range(track.shape[1]):
+            rows = np.flatnonzero(present[:, d])
+            part = window.take(rows)
+            if track.shape[1] > 1:
+                of = which[rows, : part.time.shape[1]]
+                part, _ = _packed(part, of, (of == d) & _valid(part))
+            found = self._tracks.calibrate(track[rows, d], part)
+            level[rows, d], level_err[rows, d] = found.level, found.level_err
+            scale[rows, d] = found.scale
+        return Calibration(level, level_err, scale)
+
+    def _batch(
+        self, slots: IntArray, packed: tuple[Series, IntArray], found: Calibration
+    ) -> WindowBatch:
+        window, which = packed
+        kept = np.flatnonzero(window.n)
+        slot, part, which = slots[kept], window.take(kept), which[kept]
+        # The newest source speaks for the window.
+        last = np.take_along_axis(which, np.minimum(part.n[:, None], which.shape[1]) - 1, axis=1)
+        newest = self._points.place(slot, self._points.count[slot].astype(np.int64) - 1)
+        books = [self._books[book] for book in self._book[slot].tolist()]
         return WindowBatch(
-            slot=chosen,
-            star=[self.star[slot] for slot in chosen],
-            survey=[self._survey_band[slot][0] for slot in chosen],
-            band=[self._survey_band[slot][1] for slot in chosen],
-            coordinates=[self._coordinates.get(slot) for slot in chosen.tolist()],
-            t_start=self._windows["start"][chosen],
-            mjd_tai=points.time[kept],
-            flux=np.where(inside, points.flux[kept] / unit, 0).astype(np.float32),
-            sigma=np.where(inside, points.error[kept] * scale[kept] / unit, 0).astype(np.float32),
-            n=n[kept],
-            baseline=level[kept][row, column],
-            baseline_err=level_err[kept][row, column],
-            relative=self._windows["relative"][chosen],
+            slot=slot,
+            star=[self.star[i] for i in slot.tolist()],
+            survey=[survey for survey, _ in books],
+            band=[band for _, band in books],
+            coordinates=[
+                None if math.isnan(ra) else (ra, dec) for ra, dec in self._place[slot].tolist()
+            ],
+            t_start=(self._anchor[slot] - 3).astype(np.float64) * self._step,
+            mjd_tai=part.time,
+            flux=part.flux.astype(np.float32, copy=False),
+            sigma=part.error.astype(np.float32, copy=False),
+            n=part.n,
+            baseline=np.take_along_axis(found.level[kept], last, axis=1)[:, 0],
+            baseline_err=np.take_along_axis(found.level_err[kept], last, axis=1)[:, 0],
+            relative=self._source_relative[self._points.source[newest]],
         )
 
-    def _spokesman(
-        self, points: Points, valid: NDArray[np.bool_], n: IntArray, slots: IntArray
-    ) -> IntArray:
-        """Column of each window's newest source, whose baseline stands for the window's."""
-        last = self._windows["last_track"][slots]
-        mine = valid & (points.track == last[:, None])
-        column = np.where(mine, np.arange(valid.shape[1]), -1).max(1)
-        return np.where(column >= 0, column, np.maximum(n - 1, 0))
+    def state(self) -> dict[str, NDArray[Any]]:
+        """All that the store holds as plain arrays, for a snapshot."""
+        size = len(self)
+        slots = np.arange(size)
+        owner, position = spans(np.zeros(size, np.int64), self.count.astype(np.int64))
+        columns = self._points.columns(self._points.place(slots[owner], position))
+        tracks = {f"track_{name}": getattr(self._tracks, name) for name in COLUMNS}
+        return {
+            "settings": np.array([self.window_days, self.max_points, self._tracks.floor]),
+            "star": _bytes_of([str(star) for star in self.star]),
+            "star_is_int": np.array([isinstance(star, int) for star in self.star], np.bool_),
+            "books": _bytes_of([text for book in self._books for text in book]),
+            "sources": _bytes_of([name for name, _ in self._sources]),
+            "source_relative": self._source_relative,
+            "book": self._book[:size],
+            "newest": self.newest,
+            "anchor": self._anchor[:size],
+            "place": self._place[:size],
+            "count": self.count,
+            **dict(zip(("time", "flux", "error", "source"), columns, strict=True)),
+            **{name: array[: self._tracks.size] for name, array in tracks.items()},
+        }
 
-    def _look_up(self, photometry: Photometry) -> tuple[IntArray, IntArray]:
-        """Slot and track of each epoch; new ones come into being."""
-        key = (photometry.survey, photometry.band)
-        slot_of = self._slot_of.setdefault(key, {})
-        track_of = self._track_of.setdefault((*key, photometry.source), {})
-        self._welcome(photometry, slot_of, track_of)
-        slots, tracks = (
-            np.fromiter(map(table.__getitem__, photometry.star), np.int64, len(photometry))
-            for table in (slot_of, track_of)
-        )
-        self._tracks.set_reference(tracks, photometry.ref_flux, photometry.ref_flux_err)
-        for star, place in photometry.coordinates.items():
-            if star in slot_of:
-                self._coordinates[slot_of[star]] = place
-        return slots, tracks
+    @classmethod
+    def from_state(cls, state: Mapping[str, NDArray[Any]]) -> WindowStore:
+        """A store that goes on where `state` was taken.
 
-    def _welcome(
-        self, photometry: Photometry, slot_of: dict[StarId, int], track_of: dict[StarId, int]
-    ) -> None:
-        if all(map(track_of.__contains__, photometry.star)):
-            return
-        new = list(dict.fromkeys(star for star in photometry.star if star not in track_of))
-        track_of.update(zip(new, self._tracks.grow(len(new)).tolist(), strict=True))
-        new = [star for star in new if star not in slot_of]
-        slots = self._windows.grow(len(new))
-        self._pages.grow(len(new))
-        slot_of.update(zip(new, slots.tolist(), strict=True))
-        self._windows["relative"][slots] = photometry.relative
-        self.star += new
-        self._survey_band += [(photometry.survey, photometry.band)] * len(new)
+        Raises
+        ------
+        StateError
+            If arrays are missing or contradict each other.
+        """
+        try:
+            return cls._restored(state)
+        except (KeyError, IndexError, ValueError) as error:
+            detail = f"snapshot of windows cannot be used ({error}); delete it to replay the topic"
+            raise StateError(detail) from error
 
-    def _insert_cell(self, slots: IntArray, points: Points) -> None:
-        """Insert epochs of one cell of the anchor grid, so that no window moves in between."""
-        tick = _tick(points.time)
-        order = np.lexsort((points.flux, points.error, tick, points.track, slots))
-        slots, points, tick = slots[order], points[order], tick[order]
-        before = self._windows["newest"][slots]
-        self._advance(slots, points.time)
-        doubled = np.zeros(len(points), bool)
-        doubled[1:] = (points.track[1:] == points.track[:-1]) & (tick[1:] == tick[:-1])
-        late = points.time < self._windows["start"][slots]
-        fresh = ~doubled & ~late
-        # Only an epoch that is not newer than all of its window can be there already.
-        suspect = np.flatnonzero(fresh & (tick <= _tick(before)))
-        if len(suspect):
-            held = suspect[self._settle_held(slots[suspect], points[suspect])]
-            fresh[held], doubled[held] = False, True
-        rows = np.flatnonzero(fresh)
-        stored = rows[self._pages.append(slots[rows], points[rows])]
-        newest = stored[points.time[stored] >= self._windows["newest"][slots[stored]]]
-        self._windows["last_track"][slots[newest]] = points.track[newest]
-        self._counts["inserted"] += len(stored)
-        self._counts["window_full"] += len(rows) - len(stored)
-        self._counts["late"] += int((late & ~doubled).sum())
-        self._counts["duplicate"] += int(doubled.sum())
-
-    def _advance(self, slots: IntArray, time: FloatArray) -> None:
-        """Move the windows on for new epochs, and let go of what they leave behind."""
-        newest, start = self._windows["newest"], self._windows["start"]
-        np.maximum.at(newest, slots, time)
-        touched = np.unique(slots)
-        anchor = np.floor(newest[touched] / self._step) * self._step - 3 * self._step
-        moved = anchor > start[touched]
-        start[touched[moved]] = anchor[moved]
-        held = touched[moved & (self._pages.count[touched] > 0)]
-        for part in self._parts(held):
-            self._let_go(held[part])
-
-    def _let_go(self, slots: IntArray) -> None:
-        """Fold the epochs before the windows' starts into the history; keep the others."""
-        points, n = self._pages.gather(slots)
-        points = points.in_order()
-        valid = np.arange(points.time.shape[1]) < n[:, None]
-        out = valid & (points.time < self._windows["start"][slots][:, None])
-        if out.any():
-            self._tracks.fold(points[out])
-            self._pages.release(slots)
-            row, column = np.nonzero(valid & ~out)
-            self._pages.append(slots[row], points[row, column])
-
-    def _settle_held(self, slots: IntArray, points: Points) -> IntArray:
-        """Which epochs are held already; where values differ the better ones stay."""
-        held = [np.empty(0, np.int64)]
-        for part in self._parts(slots):
-            rows, n = self._pages.gather(slots[part])
-            same = rows.track == points.track[part][:, None]
-            same &= _tick(rows.time) == _tick(points.time[part])[:, None]
-            same &= np.arange(same.shape[1]) < n[:, None]
-            found = np.flatnonzero(same.any(1))
-            mine = part.start + found
-            self._pages.keep_better(slots[mine], same[found].argmax(1), points[mine])
-            held.append(mine)
-        return np.concatenate(held)
-
-    def _parts(self, slots: IntArray) -> list[slice]:
-        """Cut a list of windows so that each part unpacks within bounded memory."""
-        longest = int(self._pages.count[slots].max(initial=1))
-        size = max(1, READ_POINTS // max(longest, 1))
-        return [slice(first, first + size) for first in range(0, len(slots), size)]
+    @classmethod
+    def _restored(cls, state: Mapping[str, NDArray[Any]]) -> WindowStore:
+        window_days, max_points, floor = state["settings"].tolist()
+        store = cls(window_days, int(max_points), floor)
+        books = _texts_of(state["books"])
+        store._books = list(zip(books[::2], books[1::2], strict=True))
+        relative = state["source_relative"].tolist()
+        for name, is_relative in zip(_texts_of(state["sources"]), relative, strict=True):
+            store._enter((name, is_relative))
+        kinds = zip(_texts_of(state["star"]), state["star_is_int"].tolist(), strict=True)
+        store.star = [int(text) if is_int else text for text, is_int in kinds]
+        for slot, (star, book) in enumerate(zip(store.star, state["book"].tolist(), strict=True)):
+            store._slot_of.setdefault(store._books[book], {})[star] = slot
+        store._make_room(len(store))
+        for name in ("book", "newest", "anchor", "place"):
+            getattr(store, f"_{name}")[: len(store)] = state[name]
+        store._tracks.restore({name: state[f"track_{name}"] for name in COLUMNS})
+        count = state["count"].astype(np.int64)
+        store._points.lengthen(np.arange(len(store)), count)
+        owner, position = spans(np.zeros_like(count), count)
+        columns = state["time"], state["flux"], state["error"], state["source"]
+        store._points.write(store._points.place(owner, position), columns)
+        return store
 
 
-def _tick(time: FloatArray) -> FloatArray:
-    return np.rint(time * TICKS_PER_DAY)
+def _by_cell(epochs: _Epochs, *, distinct: bool) -> list[_Epochs]:
+    """Epochs in the order of time in which their windows must see them.
+
+    Part ``i`` holds what each slot has in its ``i``-th cell of the anchor grid.
+    """
+    if distinct:
+        return [epochs]
+    order = np.lexsort((epochs.flux, epochs.error, epochs.time, epochs.slot))
+    epochs = epochs.take(order)
+    same_slot = np.diff(epochs.slot, prepend=-1) == 0
+    group = np.cumsum(~same_slot | (np.diff(epochs.cell, prepend=0) != 0))
+    first, size = epochs.runs()
+    rank = group - np.repeat(group[first], size)
+    if not rank.any():
+        return [epochs]
+    by_rank = np.argsort(rank, kind="stable")
+    return [epochs.take(rows) for rows in np.split(by_rank, np.cumsum(np.bincount(rank))[:-1])]
+
+
+def _valid(window: Series) -> NDArray[np.bool_]:
+    return np.asarray(np.arange(window.time.shape[1]) < window.n[:, None])
+
+
+def _pick(values: NDArray[Any], which: IntArray) -> NDArray[Any]:
+    """The value of each point's track, shape (B, N), or (B, 1) where there is one track."""
+    return values if values.shape[1] == 1 else np.take_along_axis(values, which, axis=1)
+
+
+def _usable(found: Calibration) -> NDArray[np.bool_]:
+    with np.errstate(invalid="ignore"):
+        return np.asarray((found.level > 0) & np.isfinite(found.level + found.level_err))
+
+
+def _in_units(
+    window: Series, which: IntArray, found: Calibration
+) -> tuple[Series, NDArray[np.bool_]]:
+    """Flux and error in units of each point's baseline, and which of them can be used."""
+    usable = _usable(found)
+    level = np.where(usable, found.level, 1.0)
+    with np.errstate(over="ignore", under="ignore"):
+        flux = window.flux * _pick((1.0 / level).astype(np.float32), which)
+        sigma = window.error * _pick((found.scale / level).astype(np.float32), which)
+    good = _valid(window) & _pick(usable, which)
+    with np.errstate(invalid="ignore"):
+        good &= np.isfinite(flux) & np.isfinite(sigma) & (sigma > 0)
+    return Series(window.time, flux, sigma, window.n), good
+
+
+def _packed(window: Series, which: IntArray, good: NDArray[np.bool_]) -> tuple[Series, IntArray]:
+    """The good points of each row moved to its front, and zero behind them."""
+    n = good.sum(axis=1)
+    time, flux, error = window.time, window.flux, window.error
+    if not np.array_equal(good, np.arange(good.shape[1]) < n[:, None]):
+        order = np.argsort(~good, axis=1, kind="stable")
+        time = np.take_along_axis(time, order, axis=1)
+        flux, error = (np.take_along_axis(column, order, axis=1) for column in (flux, error))
+        which = which if which.shape[1] == 1 else np.take_along_axis(which, order, axis=1)
+    kept = np.arange(good.shape[1]) < n[:, None]
+    if not kept.all():  # copies: a row may be packed once for each of its tracks
+        time = np.where(kept, time, 0)
+        flux, error = np.where(kept, flux, 0), np.where(kept, error, 0)
+    return Series(time, flux, error, n), which
+
+
+def _bytes_of(texts: list[str]) -> NDArray[np.uint8]:
+    """Texts as UTF-8, each behind its length (4 bytes, little-endian)."""
+    coded = [text.encode() for text in texts]
+    parts = (part for text in coded for part in (len(text).to_bytes(4, "little"), text))
+    return np.frombuffer(b"".join(parts), np.uint8)
+
+
+def _texts_of(coded: NDArray[np.uint8]) -> list[str]:
+    data, texts, at = coded.tobytes(), [], 0
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4], "little")
+        texts.append(data[at + 4 : end].decode())
+        at = end
+    return texts

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -38,6 +39,7 @@ WEIGHTS = Path(__file__).parents[1] / "model_zoo" / "weights"
 FORMAT = 1
 FILES = ("model.safetensors", "self_test.safetensors", "config.json", "card.json", "README.md")
 SUMS = "SHA256SUMS"
+CONFIG_KEYS = {"window", "encoder", "evidence", "flow", "prior"}
 # bfloat16 and other processors move ln K by about this much; a wrong weight moves it by far more.
 SELF_TEST_TOLERANCE = 0.05
 
@@ -128,14 +130,7 @@ def verify(path: Path) -> Entry:
     for name, expected in _read_sums(path).items():
         if _sha256(path / name) != expected:
             raise ModelError(f"{path / name}: altered or damaged, its SHA-256 is not that filed")
-    try:
-        card = Card.model_validate_json((path / "card.json").read_text())
-        config = json.loads((path / "config.json").read_text())
-    except (ValidationError, ValueError) as error:
-        raise ModelError(f"{path}: card or config not understood: {error}") from error
-    if card.format != FORMAT:
-        raise ModelError(f"{path}: format {card.format}, this version reads format {FORMAT}")
-    return Entry(path, config, card, _sha256(path / "model.safetensors"))
+    return Entry(path, _read_config(path), _read_card(path), _sha256(path / "model.safetensors"))
 
 
 def load(entry: Entry, device: str = "cpu") -> Network:
@@ -151,9 +146,14 @@ def load(entry: Entry, device: str = "cpu") -> Network:
         raise ModelError("model.device is cuda but no GPU is usable; set it to cpu or mend the GPU")
     try:
         network = Network(entry.config)
-        network.load_state_dict(load_file(entry.path / "model.safetensors"), strict=True)
-    except (RuntimeError, KeyError, TypeError, OSError) as error:
-        raise ModelError(f"{entry.path}: config and weights do not fit: {error}") from error
+    except (ModelError, RuntimeError, KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{entry.path / 'config.json'}: builds no network: {error}") from error
+    try:
+        network.load_state_dict(_read_tensors(entry.path / "model.safetensors"), strict=True)
+    except RuntimeError as error:
+        raise ModelError(
+            f"{entry.path / 'model.safetensors'}: not the weights of config.json: {error}"
+        ) from error
     network = network.to(device).eval().requires_grad_(False)
     _self_test(network, entry.path, device)
     return network
@@ -190,20 +190,36 @@ def write_entry(
         sums = "".join(f"{_sha256(staging / name)}  {name}\n" for name in FILES)
         (staging / SUMS).write_text(sums)
         staging.chmod(0o755)
-        shutil.rmtree(path, ignore_errors=True)
-        staging.rename(path)
+        _put_in_place(staging, path)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
+def _put_in_place(staging: Path, path: Path) -> None:
+    """Move a whole entry to its place; the former one goes only once the new one stands."""
+    former = staging.with_name(f"{staging.name}-former")
+    if path.exists():
+        path.rename(former)
+    try:
+        staging.rename(path)
+    except BaseException:
+        if former.exists():
+            former.rename(path)
+        raise
+    shutil.rmtree(former, ignore_errors=True)
+
+
 def _self_test(network: Network, path: Path, device: str) -> None:
-    stored = load_file(path / "self_test.safetensors", device=device)
+    file = path / "self_test.safetensors"
+    stored = _read_tensors(file, device)
+    if set(stored) != {"x", "ln_k"}:
+        raise ModelError(f"{file}: holds {sorted(stored)} instead of x and ln_k")
     with torch.no_grad():
         ln_k, _ = network(stored["x"])
     allowed = SELF_TEST_TOLERANCE * (1 + stored["ln_k"].abs())
     if not bool(((ln_k - stored["ln_k"]).abs() <= allowed).all()):
         raise ModelError(
-            f"{path}: self-test failed: ln K is {ln_k.tolist()}, filed was "
+            f"{file}: self-test failed: ln K is {ln_k.tolist()}, filed was "
             f"{stored['ln_k'].tolist()}"
         )
 
@@ -213,11 +229,54 @@ def _read_sums(path: Path) -> dict[str, str]:
         lines = (path / SUMS).read_text().splitlines()
     except OSError as error:
         raise ModelError(f"{path / SUMS}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ModelError(f"{path / SUMS}: not text: {error}") from error
     sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-    missing = [name for name in FILES if name not in sums or not (path / name).is_file()]
-    if missing or set(sums) != set(FILES):
-        raise ModelError(f"{path}: not a whole entry, missing or unlisted: {missing or list(sums)}")
+    if set(sums) != set(FILES):
+        raise ModelError(f"{path / SUMS}: lists {sorted(sums)} instead of {sorted(FILES)}")
+    for name in FILES:
+        if not (path / name).is_file():
+            raise ModelError(f"{path / name}: missing, the entry is not whole")
     return sums
+
+
+def _read_card(path: Path) -> Card:
+    """The format comes first: a card of another one may have other keys."""
+    stored = _read_json(path / "card.json")
+    if stored.get("format") != FORMAT:
+        raise ModelError(
+            f"{path / 'card.json'}: format {stored.get('format')}, this version reads {FORMAT}"
+        )
+    try:
+        return Card.model_validate(stored)
+    except ValidationError as error:
+        raise ModelError(f"{path / 'card.json'}: {error}") from error
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    config = _read_json(path / "config.json")
+    if set(config) != CONFIG_KEYS:
+        raise ModelError(
+            f"{path / 'config.json'}: has keys {sorted(config)} instead of {sorted(CONFIG_KEYS)}"
+        )
+    return config
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text())
+    except ValueError as error:
+        raise ModelError(f"{file}: not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{file}: not a JSON object")
+    return content
+
+
+def _read_tensors(file: Path, device: str = "cpu") -> dict[str, Tensor]:
+    try:
+        return load_file(file, device=device)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{file}: {error}") from error
 
 
 def _sha256(path: Path) -> str:

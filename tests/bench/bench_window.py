@@ -1,0 +1,157 @@
+"""How fast photometry fills windows and windows are read: ``python tests/bench/bench_window.py``.
+
+Prints one row a case; ``measure`` returns the same figures for the table of ``make bench``.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from broker_filter.schedule import Schedule, concatenate, waves
+from broker_filter.types import Photometry
+from broker_filter.window import WindowStore
+
+STARS = 50_000
+START = 60_000.0
+CADENCE = 15 / 1440
+
+
+def exposure(stars: Sequence[str], mjd: float, rng: np.random.Generator) -> Photometry:
+    """One epoch of each star, constant stars with a catalogue flux."""
+    n = len(stars)
+    return Photometry(
+        survey="roman",
+        band="F146",
+        source="",
+        star=list(stars),
+        mjd_tai=np.full(n, mjd),
+        flux=rng.normal(15_000, 30, n),
+        flux_err=np.full(n, 30.0),
+        flags=np.zeros(n, np.uint32),
+        ref_flux=np.full(n, 15_000.0),
+        ref_flux_err=np.full(n, 15.0),
+    )
+
+
+def names(n: int, offset: int = 0) -> list[str]:
+    """Fresh strings, as a decoder makes them, so that their hashes are not cached."""
+    return [f"roman-{offset + i:012d}" for i in range(n)]
+
+
+def insert_blocks(n_stars: int, n_blocks: int) -> float:
+    """Points a second, due-check included, once every star is known."""
+    rng = np.random.default_rng(1)
+    store, schedule = WindowStore(), Schedule(0.25, 5)
+    blocks = [exposure(names(n_stars), START + i * CADENCE, rng) for i in range(n_blocks + 1)]
+    store.insert(blocks[0])
+    began = time.perf_counter()
+    for block in blocks[1:]:
+        schedule.due(store, store.insert(block))
+    return n_stars * n_blocks / (time.perf_counter() - began)
+
+
+def insert_days(n_stars: int, days: float) -> tuple[float, float]:
+    """Points a second over many anchors, and the longest single block in seconds."""
+    rng = np.random.default_rng(2)
+    store, star = WindowStore(), names(n_stars)
+    spent = []
+    for i in range(int(days / CADENCE)):
+        block = exposure(star, START + i * CADENCE, rng)
+        began = time.perf_counter()
+        store.insert(block)
+        spent.append(time.perf_counter() - began)
+    return n_stars * len(spent) / sum(spent), max(spent)
+
+
+def insert_messages(n_stars: int, n_messages: int, poll: int, *, shuffled: bool) -> float:
+    """One-epoch messages a second: waves, concatenation and insertion."""
+    rng = np.random.default_rng(3)
+    star = names(n_stars)
+    store = WindowStore()
+    store.insert(exposure(star, START, rng))
+    turn = rng.integers(0, n_stars, n_messages) if shuffled else np.arange(n_messages) % n_stars
+    pieces = [exposure([star[s]], START + 1e-5 * (i + 1), rng) for i, s in enumerate(turn)]
+    began = time.perf_counter()
+    for first in range(0, n_messages, poll):
+        for wave in waves(pieces[first : first + poll]):
+            for piece in concatenate(wave):
+                store.insert(piece)
+    return n_messages / (time.perf_counter() - began)
+
+
+def redeliver(n_stars: int, n_epochs: int) -> float:
+    """Duplicate points a second, of windows of ``n_epochs``."""
+    rng = np.random.default_rng(4)
+    store, star = WindowStore(), names(n_stars)
+    blocks = [exposure(star, START + i * CADENCE, rng) for i in range(n_epochs)]
+    for block in blocks:
+        store.insert(block)
+    began = time.perf_counter()
+    for block in blocks[-10:]:
+        store.insert(block)
+    return 10 * n_stars / (time.perf_counter() - began)
+
+
+def read_windows(n_windows: int, n_epochs: int, *, catalogue: bool) -> float:
+    """Windows a second."""
+    rng = np.random.default_rng(5)
+    store, star = WindowStore(), names(n_windows)
+    for i in range(n_epochs):
+        block = exposure(star, START + i * CADENCE, rng)
+        if not catalogue:
+            block.ref_flux[:] = np.nan
+        store.insert(block)
+    slots = np.arange(n_windows)
+    best = np.inf
+    for _ in range(5):
+        began = time.perf_counter()
+        store.read(slots)
+        best = min(best, time.perf_counter() - began)
+    return n_windows / best
+
+
+def read_mature(n_windows: int) -> float:
+    """Windows a second where every star has a history of its own; about 1,500 points each."""
+    rng = np.random.default_rng(6)
+    store, star = WindowStore(), names(n_windows)
+    for i in range(int(24 / CADENCE)):
+        store.insert(exposure(star, START + i * CADENCE, rng))
+    began = time.perf_counter()
+    store.read(np.arange(n_windows))
+    return n_windows / (time.perf_counter() - began)
+
+
+def measure() -> dict[str, float]:
+    """Points, messages or windows a second, by case; one figure in seconds says so."""
+    steady, longest = insert_days(2_000, 26)
+    return {
+        "insert, blocks of 50,000 stars (points/s)": insert_blocks(STARS, 10),
+        "insert, 26 days of 2,000 stars (points/s)": steady,
+        "  longest block of it (s)": longest,
+        "insert, one-epoch messages in turn (msg/s)": insert_messages(
+            20_000, 40_000, 10_000, shuffled=False
+        ),
+        "insert, one-epoch messages at random (msg/s)": insert_messages(
+            20_000, 40_000, 10_000, shuffled=True
+        ),
+        "redelivery, windows of 835 (points/s)": redeliver(1_000, 835),
+        "read, 835 points, catalogue (windows/s)": read_windows(1_000, 835, catalogue=True),
+        "read, 835 points, nothing known (windows/s)": read_windows(1_000, 835, catalogue=False),
+        "read, 1,500 points, history (windows/s)": read_mature(500),
+    }
+
+
+def main() -> None:
+    """Print the table, then the same as JSON."""
+    figures = measure()
+    for case, figure in figures.items():
+        print(f"{case:<50} {figure:>14,.3g}")
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
