@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import Any
 
@@ -20,11 +20,13 @@ Partition = tuple[str, int]
 class Work:
     """Windows to evaluate, in order, and the offsets that may be committed after it.
 
-    ``windows`` is None where the messages made none due.
+    ``windows`` is None where the messages made none due; ``received_ms`` is the Kafka timestamp of
+    the newest message behind each of them, ms since 1970 UTC (0 where unknown).
     """
 
     windows: WindowBatch | None
     offsets: dict[Partition, int]
+    received_ms: list[int] = field(default_factory=list)
 
 
 class Batcher:
@@ -39,13 +41,15 @@ class Batcher:
     def __init__(self, flush_windows: int = 1024, max_wait_s: float = 2.0) -> None:
         self._flush_windows, self._max_wait_s = flush_windows, max_wait_s
         self._windows: list[WindowBatch] = []
+        self._received_ms: list[int] = []
         self._offsets: dict[Partition, int] = {}
         self._since: float | None = None
 
-    def add(self, windows: WindowBatch, now: float) -> None:
+    def add(self, windows: WindowBatch, now: float, received_ms: int = 0) -> None:
         """Take windows; ``now`` is any monotonic clock in seconds."""
         if len(windows):
             self._windows.append(windows)
+            self._received_ms += [received_ms] * len(windows)
             self._since = now if self._since is None else self._since
 
     def note_offsets(self, offsets: Mapping[Partition, int], now: float) -> None:
@@ -64,8 +68,9 @@ class Batcher:
         """Hand over everything; None if there is nothing. Offsets move on without windows too."""
         if self._since is None:
             return None
-        work = Work(_joined(self._windows) if self._windows else None, self._offsets)
-        self._windows, self._offsets, self._since = [], {}, None
+        windows = _joined(self._windows) if self._windows else None
+        work = Work(windows, self._offsets, self._received_ms)
+        self._windows, self._offsets, self._received_ms, self._since = [], {}, [], None
         return work
 
 
@@ -107,4 +112,4 @@ def _joined(batches: Sequence[WindowBatch]) -> WindowBatch:
         rows = [np.pad(column, ((0, 0), (0, width - column.shape[1]))) for column in columns]
         return np.concatenate(rows)
 
-    return WindowBatch(**{field.name: stacked(field.name) for field in fields(WindowBatch)})
+    return WindowBatch(**{column.name: stacked(column.name) for column in fields(WindowBatch)})

@@ -92,6 +92,7 @@ class Intake:
         """
         dead: list[DeadLetter] = []
         pieces: dict[Partition, list[Photometry]] = {}
+        received_ms = max((message.timestamp_ms for message in messages), default=0)
         for message in messages:
             self._metrics.inc("records_consumed_total", topic=message.topic)
             try:
@@ -104,7 +105,7 @@ class Intake:
             where = (message.topic, message.partition)
             self._batcher.note_offsets({where: message.next_offset}, now)
         for partition, decoded in pieces.items():
-            self._insert(self._shard(partition), decoded, now)
+            self._insert(self._shard(partition), decoded, now, received_ms)
         return dead
 
     def due(self, now: float) -> bool:
@@ -132,14 +133,16 @@ class Intake:
             self._metrics.inc("points_inserted_total", count, outcome=reason)
         return accepted.photometry
 
-    def _insert(self, shard: _Shard, decoded: list[Photometry], now: float) -> None:
+    def _insert(
+        self, shard: _Shard, decoded: list[Photometry], now: float, received_ms: int
+    ) -> None:
         """Insert wave by wave: a due window is read before its star's next message comes."""
         for wave in waves(decoded):
             for piece in concatenate(wave):
                 slots = shard.store.insert(piece)
                 due = shard.schedule.due(shard.store, slots)
                 if len(due):
-                    self._batcher.add(shard.store.read(due), now)
+                    self._batcher.add(shard.store.read(due), now, received_ms)
         for outcome, count in shard.store.take_counts().items():
             self._metrics.inc("points_inserted_total", count, outcome=outcome)
 
@@ -203,15 +206,18 @@ class Assessment:
         scored = self._scorer.score(batch)
         self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="evidence")
         self._metrics.observe("batch_windows", len(batch))
+        self._metrics.observe("batch_fill_ratio", batch.n.sum() / max(batch.mjd_tai.size, 1))
         self._metrics.observe("log_bayes_factor", scored.log10_k)
-        return Outputs(alerts=self._decide(batch, scored, now_ms), offsets=work.offsets)
+        return Outputs(alerts=self._decide(work, batch, scored, now_ms), offsets=work.offsets)
 
-    def _decide(self, batch: WindowBatch, scored: Scored, now_ms: int) -> list[Alert]:
+    def _decide(self, work: Work, batch: WindowBatch, scored: Scored, now_ms: int) -> list[Alert]:
         """Only rows above the threshold or of an open event can change anything."""
         alerts = []
         for row, key in enumerate(zip(batch.survey, batch.star, batch.band, strict=True)):
             if scored.log10_k[row] >= self._options.threshold or key in self._events:
-                alert = self._look(batch, scored, row, key, now_ms)
+                received_ms = work.received_ms[row] if work.received_ms else 0
+                times = ProcessingTimes(received_ms or None, now_ms, now_ms)
+                alert = self._look(batch, scored, row, key, times)
                 alerts += [alert] if alert else []
         return alerts
 
@@ -221,7 +227,7 @@ class Assessment:
         scored: Scored,
         row: int,
         key: tuple[str, StarId, str],
-        now_ms: int,
+        times: ProcessingTimes,
     ) -> Alert | None:
         state, kind = decide(
             self._events.get(key),
@@ -248,7 +254,7 @@ class Assessment:
                 ),
                 magnification=self._magnification,
                 provenance=self._provenance,
-                times=ProcessingTimes(None, now_ms, now_ms),
+                times=times,
             )
             state = with_peak(state, alert.t0_mjd_tai)
             passed = time.perf_counter() - began

@@ -186,6 +186,9 @@ class Service:
         for alert in outputs.alerts:
             self._send(to_message(alert, self._settings.kafka.alert_topic))
             self._metrics.inc("alerts_published_total", schema="alert/1/0")
+            if alert.received_ms is not None:
+                passed = time.time() - alert.received_ms / 1000
+                self._metrics.observe("event_to_alert_seconds", passed)
             _log.info(
                 "alert",
                 extra={

@@ -274,9 +274,10 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 def _read_tensors(file: Path, device: str = "cpu") -> dict[str, Tensor]:
     try:
-        return load_file(file, device=device)
+        tensors: dict[str, Tensor] = load_file(file, device=device)
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{file}: {error}") from error
+    return tensors
 
 
 def _sha256(path: Path) -> str:

@@ -1,0 +1,312 @@
+"""The simulator against its own description, written out again in numpy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from VBMicrolensing import VBMicrolensing
+
+from model_zoo.simulate.curves import Curves, Simulator, matched_filter_snr, signal_of
+from model_zoo.simulate.pattern import Pattern, PatternConfig, draw_patterns
+from model_zoo.simulate.prior import PAPER_GATE, PAPER_PRIOR, Gate
+
+DAYS = 20.0
+CADENCE = DAYS / 1919
+STREAM = PatternConfig(stream_share=1.0)
+# Long enough that nothing is thinned.
+WHOLE = Simulator(length=1920)
+
+
+def seeded(seed: int = 1) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(scope="module")
+def events() -> Curves:
+    return WHOLE.events(300, seeded())
+
+
+@pytest.fixture(scope="module")
+def noise() -> Curves:
+    return WHOLE.noise(300, seeded(2))
+
+
+def columns(x: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Times in days, flux and error of the epochs of one curve, in float64."""
+    t, flux, sigma = x[x[:, 2] > 0].double().numpy().T
+    return (t + 1) / 2 * DAYS, flux, sigma
+
+
+def peak_excess(u0: float, rho: float) -> float:
+    vbm = VBMicrolensing()
+    vbm.Tol = 1e-4
+    return float(vbm.ESPLMag2(u0, rho)) - 1
+
+
+def distance(a: np.ndarray, b: np.ndarray) -> float:
+    """Largest distance of two cumulative distributions (Kolmogorov-Smirnov), scaled.
+
+    Exceeds 1.95 by chance in one of a thousand seeds.
+    """
+    grid = np.concatenate([a, b])
+    steps = [np.searchsorted(np.sort(v), grid, side="right") / len(v) for v in (a, b)]
+    return float(np.abs(steps[0] - steps[1]).max() * math.sqrt(len(a) * len(b) / (len(a) + len(b))))
+
+
+@pytest.mark.parametrize("draw", ["events", "noise"])
+def test_the_seed_decides_everything(draw: str) -> None:
+    first, again, other = (
+        getattr(Simulator(pattern=STREAM), draw)(20, seeded(seed)) for seed in (1, 1, 2)
+    )
+    assert torch.equal(first.x, again.x)
+    assert torch.equal(first.theta.nan_to_num(), again.theta.nan_to_num())
+    assert not any(torch.equal(a, b) for a in first.x for b in other.x)
+
+
+def test_every_event_passes_the_gate_counted_by_hand(events: Curves) -> None:
+    for x, theta in zip(events.x, events.theta.double().numpy(), strict=True):
+        t, _, sigma = columns(x)
+        t0, u0, tE, rho = theta[0], theta[1], 10 ** theta[2], 10 ** theta[3]
+        phase = np.abs(t - t0) / tE
+        # Times went through float32, so an epoch at the very edge may fall to either side.
+        assert (phase <= 1.5 + 1e-5 / tE).sum() >= 5
+        assert (phase > 3 - 1e-5 / tE).sum() >= 5
+        # The table is good to 1e-3.
+        assert peak_excess(u0, rho) / sigma.mean() > 5 * 0.998
+
+
+def test_parameters_fill_the_prior_where_the_gate_does_not_bite() -> None:
+    theta = Simulator(gate=None).events(4000, seeded()).theta.double().numpy()
+    low, high = np.array(PAPER_PRIOR.low), np.array(PAPER_PRIOR.high)
+    unit = (theta - low) / (high - low)
+    assert ((unit >= 0) & (unit <= 1 + 1e-6)).all()
+    for column in unit.T:
+        assert distance(column, np.linspace(0, 1, 4000)) < 1.95
+
+
+def test_noise_has_no_parameters_and_no_signal(noise: Curves) -> None:
+    assert torch.isnan(noise.theta).all()
+    assert (noise.snr == 0).all()
+
+
+@pytest.mark.parametrize("baseline_error", [0.0, 0.001])
+def test_a_baseline_without_error_leaves_flux_around_one(baseline_error: float) -> None:
+    curves = replace(WHOLE, baseline_error=baseline_error).noise(500, seeded(3))
+    residuals, mean_pull = [], []
+    for x in curves.x:
+        _, flux, sigma = columns(x)
+        residuals.append((flux - flux.mean()) / sigma)
+        mean_pull.append(((flux - 1).mean(), sigma[0] / math.sqrt(len(flux))))
+    assert np.concatenate(residuals).std() == pytest.approx(1, abs=0.005)
+    mean, error = np.array(mean_pull).T
+    pull = mean / np.hypot(error, baseline_error)
+    assert pull.mean() == pytest.approx(0, abs=4 / math.sqrt(500))
+    assert pull.std() == pytest.approx(1, abs=4 / math.sqrt(1000))
+
+
+def test_a_wrong_baseline_moves_events_and_errors_too() -> None:
+    plain, moved = (
+        replace(WHOLE, baseline_error=error).events(200, seeded(4)) for error in (0.0, 0.1)
+    )
+    assert torch.equal(plain.theta, moved.theta)
+    inside = plain.x[..., 2] > 0
+    scale = torch.where(inside, plain.x[..., 1] / moved.x[..., 1], torch.nan)
+    same = torch.where(inside, plain.x[..., 2] / moved.x[..., 2], torch.nan)
+    torch.testing.assert_close(scale, same, rtol=1e-4, atol=0, equal_nan=True)
+    assert scale.nanmean(1).std().item() == pytest.approx(0.1, rel=0.25)
+
+
+@pytest.mark.parametrize("config", [PatternConfig(), STREAM])
+def test_patterns_are_sorted_and_padded_and_inside_the_window(config: PatternConfig) -> None:
+    pattern = draw_patterns(400, config, seeded(5))
+    t, sigma, valid = pattern.t, pattern.sigma, pattern.valid
+    assert (pattern.n >= 1).all()
+    assert torch.equal(valid.sum(1), pattern.n)
+    assert torch.isinf(t[~valid]).all()
+    assert ((t[valid] >= 0) & (t[valid] <= DAYS)).all()
+    assert (t[:, 1:] > t[:, :-1])[valid[:, 1:]].all()
+    assert (sigma[valid] > 0).all()
+    assert torch.isfinite(sigma).all()
+    mean = torch.where(valid, sigma, 0).double().sum(1) / pattern.n
+    torch.testing.assert_close(pattern.level.double(), mean, rtol=1e-5, atol=0)
+
+
+def test_dropout_leaves_at_least_a_third_of_the_epochs_outside_the_gaps() -> None:
+    """Up to 60 % are dropped and up to three gaps of 10 d cut: half of all curves keep a third."""
+    pattern = draw_patterns(2000, PatternConfig(), seeded(6))
+    n = pattern.n.double()
+    assert n.max() <= 1920
+    # A quarter have no gap: they keep 40 to 100 %, uniformly, so a twelfth or so of all keep 80 %.
+    assert (n > 0.8 * 1920).double().mean().item() == pytest.approx(0.25 / 3, abs=0.02)
+    assert n.max() > 0.97 * 1920
+    sparse = n < 0.4 * 1920 * 0.95
+    assert sparse.double().mean() < 0.75
+    # Whoever has so few epochs has a gap.
+    gap = torch.where(pattern.valid[:, 1:], pattern.t.diff(dim=1), 0).amax(1)
+    edge = DAYS - torch.where(pattern.valid, pattern.t, 0).amax(1)
+    longest = torch.stack([gap, edge, pattern.t[:, 0]]).amax(0)
+    assert (longest[sparse] > 0.95).all()
+
+
+def test_a_quarter_of_the_curves_have_no_gap() -> None:
+    pattern = draw_patterns(2000, PatternConfig(), seeded(7))
+    step = torch.where(pattern.valid[:, 1:], pattern.t.diff(dim=1), 0).amax(1)
+    edge = DAYS - torch.where(pattern.valid, pattern.t, 0).amax(1)
+    longest = torch.stack([step, edge, pattern.t[:, 0]]).amax(0)
+    # No run of dropped epochs is half a day long; no gap is shorter than a day.
+    assert (longest < 0.5).double().mean().item() == pytest.approx(0.25, abs=0.04)
+    assert ((longest < 0.5) | (longest > 0.95)).all()
+
+
+def test_the_papers_errors_are_one_per_curve_and_uniform() -> None:
+    pattern = draw_patterns(2000, PatternConfig(), seeded(8))
+    level = pattern.level.double().numpy()
+    assert torch.equal(
+        torch.where(pattern.valid, pattern.sigma, pattern.sigma[:, :1]).std(1) < 1e-7,
+        torch.ones(2000, dtype=torch.bool),
+    )
+    assert distance((level - 0.001) / 0.019, np.linspace(0, 1, 2000)) < 1.95
+
+
+def test_streams_end_before_their_window_does() -> None:
+    pattern = draw_patterns(1000, STREAM, seeded(9))
+    last = torch.where(pattern.valid, pattern.t, 0).amax(1)
+    full = pattern.n > 500
+    assert (last < 0.99 * DAYS)[full].double().mean() > 0.9
+    assert last.max() <= DAYS
+    level = pattern.level.log()
+    low, high = (math.log(edge) for edge in STREAM.stream_sigma)
+    assert low - 0.5 < level.min() < low + 0.3
+    assert high - 0.3 < level.max() < high + 0.5
+
+
+@pytest.mark.parametrize("config", [PatternConfig(), STREAM])
+def test_no_draw_of_the_pattern_is_lost_to_the_gate_but_those_without_any_event(
+    config: PatternConfig,
+) -> None:
+    """Events and noise see the same patterns, or the pattern itself would be evidence."""
+    simulator = Simulator(pattern=config, length=1920)
+    n = [
+        (draw(1500, seeded(seed)).x[..., 2] > 0).sum(1).double().numpy()
+        for draw, seed in ((simulator.events, 10), (simulator.noise, 11))
+    ]
+    assert distance(*n) < (1.95 if config.stream_share == 0 else 3.5)
+
+
+def test_events_follow_vbmicrolensing() -> None:
+    theta = PAPER_PRIOR.sample(12, seeded(12))
+    pattern = draw_patterns(12, PatternConfig(), seeded(13))
+    quiet = Pattern(pattern.t, torch.full_like(pattern.sigma, 1e-7), pattern.n, pattern.level)
+    signal = signal_of(theta, quiet).double().numpy()
+    vbm = VBMicrolensing()
+    vbm.Tol = 1e-4
+    for row, (t0, u0, log_tE, log_rho, f_s) in enumerate(theta.double().tolist()):
+        some = np.arange(0, int(pattern.n[row]), 37)
+        u = np.hypot(u0, (pattern.t[row, some].double().numpy() - t0) / 10**log_tE)
+        expected = [f_s * (vbm.ESPLMag2(float(v), 10**log_rho) - 1) for v in u]
+        # Their own error at the limb of large sources is larger than that of the table.
+        error = np.abs(signal[row, some] - expected) / np.maximum(expected, 1e-3)
+        assert np.median(error) < 1e-3
+        assert np.quantile(error, 0.95) < 1e-2
+
+
+def test_the_observed_event_is_its_model_plus_noise(events: Curves) -> None:
+    """Fluxes minus f_s (A - 1) + 1 are noise of the stated size."""
+    pulls = []
+    for x, theta in zip(events.x, events.theta, strict=True):
+        t, flux, sigma = columns(x)
+        n = len(t)
+        pattern = Pattern(
+            torch.from_numpy(t).float()[None],
+            torch.ones(1, n),
+            torch.tensor([n]),
+            torch.ones(1),
+        )
+        pulls.append((flux - 1 - signal_of(theta[None], pattern)[0].numpy()) / sigma)
+    assert np.concatenate(pulls).std() == pytest.approx(1, abs=0.01)
+    assert abs(np.concatenate(pulls).mean()) < 0.01
+
+
+def test_signal_to_noise_is_the_direct_sum(events: Curves) -> None:
+    pattern = draw_patterns(5, STREAM, seeded(14))
+    theta = PAPER_PRIOR.sample(5, seeded(15))
+    signal = signal_of(theta, pattern)
+    for row, snr in enumerate(matched_filter_snr(signal, pattern).tolist()):
+        n = int(pattern.n[row])
+        ratio = (signal[row, :n] / pattern.sigma[row, :n]).double().numpy()
+        assert snr == pytest.approx(math.sqrt(sum(r * r for r in ratio)), rel=1e-4)
+    assert (events.snr > 0).all()
+
+
+def test_an_event_has_no_signal_in_the_padding() -> None:
+    pattern = draw_patterns(20, PatternConfig(), seeded(16))
+    signal = signal_of(PAPER_PRIOR.sample(20, seeded(17)), pattern)
+    assert (signal[~pattern.valid] == 0).all()
+    assert torch.isfinite(signal).all()
+
+
+def test_curves_longer_than_the_network_reads_are_thinned() -> None:
+    curves = Simulator(length=200).noise(50, seeded(18))
+    assert curves.x.shape == (50, 200, 3)
+    for x in curves.x:
+        _, flux, sigma = columns(x)
+        assert np.std((flux - 1) / sigma) == pytest.approx(1, abs=0.35)
+
+
+# Peak at 10 d, tE 1 d, u0 0.5, a small source, f_s 0.5; A - 1 is 1.18 there, 0.59 blended.
+THETA = torch.tensor([[[10.0, 0.5, 0.0, -1.5, 0.5]]])
+SIGMA = 0.1
+
+
+def passes(gate: Gate, times: list[float], sigma: float = SIGMA) -> bool:
+    t = torch.tensor([sorted(times) + [math.inf] * 3])
+    n = torch.tensor([len(times)])
+    return bool(gate.passes(THETA, t, n, torch.tensor([sigma]))[0, 0])
+
+
+def epochs(near: int, far: int, between: int = 0) -> list[float]:
+    """Epochs within 1.5 tE of the peak, beyond 3 tE on both sides, and in neither place."""
+    return [
+        *np.linspace(8.5, 11.5, near),
+        *np.linspace(1, 6.9, far // 2),
+        *np.linspace(13.1, 19, far - far // 2),
+        *np.linspace(12, 12.9, between),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("times", "sigma", "expected"),
+    [
+        (epochs(5, 5), SIGMA, True),
+        (epochs(4, 5, 9), SIGMA, False),
+        (epochs(5, 4, 9), SIGMA, False),
+        (epochs(5, 5), 0.2, True),
+        (epochs(5, 5), 0.3, False),
+    ],
+)
+def test_each_criterion_of_the_gate_decides_alone(
+    times: list[float], sigma: float, expected: bool
+) -> None:
+    assert passes(PAPER_GATE, times, sigma) is expected
+
+
+def test_a_gate_may_count_the_blend() -> None:
+    assert passes(PAPER_GATE, epochs(5, 5), 0.15)
+    assert not passes(replace(PAPER_GATE, blended=True), epochs(5, 5), 0.15)
+
+
+def test_the_gate_judges_many_candidates_of_many_patterns_as_one_by_one() -> None:
+    pattern = draw_patterns(30, PatternConfig(), seeded(19))
+    theta = PAPER_PRIOR.sample(30 * 8, seeded(20)).reshape(30, 8, 5)
+    together = PAPER_GATE.passes(theta, pattern.t, pattern.n, pattern.level)
+    for row in range(30):
+        one = pattern[torch.tensor([row])]
+        for candidate in range(8):
+            alone = PAPER_GATE.passes(theta[row, candidate][None, None], one.t, one.n, one.level)
+            assert bool(alone) == bool(together[row, candidate])
+    assert 0.2 < together.double().mean() < 0.95
