@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from torch import Tensor, nn
@@ -136,10 +137,12 @@ class Trainer:
         Raises
         ------
         ConfigError
-            If there is none, or if it belongs to another network.
+            If there is none, or if it is damaged or belongs to another network.
         """
         if not self.checkpoint.exists():
             raise ConfigError(f"{self.checkpoint}: no checkpoint to resume from")
+        if not is_zipfile(self.checkpoint):  # what torch.save writes is one
+            raise ConfigError(f"{self.checkpoint}: damaged; delete it and train anew")
         state = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
         try:
             self.network.load_state_dict(state["network"])

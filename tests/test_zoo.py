@@ -144,7 +144,7 @@ def test_what_is_no_json_object_is_named(entry: Path, text: str) -> None:
         zoo.verify(entry)
 
 
-@pytest.mark.parametrize("encoder", [{"name": "none"}, {"name": "compact", "wdith": 3}, {}, None])
+@pytest.mark.parametrize("encoder", [{"name": "none"}, {"name": "compact", "depth": 3}, {}, None])
 def test_an_architecture_that_does_not_exist_is_named(entry: Path, encoder: object) -> None:
     edit(entry / "config.json", lambda c: c.update(encoder=encoder))
     with pytest.raises(ModelError, match=r"config\.json"):

@@ -1,0 +1,74 @@
+"""How fast messages become windows, all the way: ``python -m tests.bench.bench_intake``.
+
+Decoding, the checks of every epoch, waves, insertion and the look at what is due, as the service
+does it; only Kafka and the network are left out.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from broker_filter import zoo
+from broker_filter.config import Kafka, Settings
+from broker_filter.observe import Metrics
+from broker_filter.schema import schema_header
+from broker_filter.service import make_intake
+from broker_filter.surveys.native import encode_block, encode_photometry
+from broker_filter.types import Message
+from tests.bench.bench_window import CADENCE, START, exposure
+
+TOPIC = "epochs"
+POLL = 10_000
+
+
+def blocks(n_stars: int, n_blocks: int) -> float:
+    """Points a second of block messages, once every star is known."""
+    rng = np.random.default_rng(1)
+    star = list(range(10**12, 10**12 + n_stars))
+    values = [encode_block(exposure(star, START + i * CADENCE, rng)) for i in range(n_blocks + 1)]
+    return n_stars * n_blocks / _seconds(values, "photometry_block", 1)
+
+
+def single_epochs(n_stars: int, n_epochs: int) -> float:
+    """Messages a second of one epoch each, star by star."""
+    rng = np.random.default_rng(2)
+    star = range(10**12, 10**12 + n_stars)
+    values = [
+        encode_photometry(exposure([one], START + i * CADENCE, rng))
+        for i in range(n_epochs + 1)
+        for one in star
+    ]
+    return n_stars * n_epochs / _seconds(values, "photometry", n_stars)
+
+
+def measure(*, quick: bool = False) -> dict[str, float]:
+    """Points or messages a second, by case."""
+    n = 1_000 if quick else 20_000
+    return {
+        f"intake, blocks of {n:,} stars (points/s)": blocks(n, 5 if quick else 20),
+        "intake, one-epoch messages (msg/s)": single_epochs(n, 3),
+    }
+
+
+def _seconds(values: list[bytes], schema: str, first: int) -> float:
+    """Time for all messages but the ``first`` ones, in which the stars are new."""
+    header = (schema_header(schema),)
+    messages = [Message(TOPIC, 0, i, None, v, 0, header) for i, v in enumerate(values)]
+    entry = zoo.verify(zoo.find(zoo.model_ids()[0]))
+    settings = Settings(kafka=Kafka(bootstrap_servers="nowhere:9092", input_topics=(TOPIC,)))
+    intake = make_intake(settings, entry, Metrics())
+    dead = intake.take(messages[:first], 0.0)
+    began = time.perf_counter()
+    for start in range(first, len(messages), POLL):
+        dead += intake.take(messages[start : start + POLL], 0.0)
+    spent = time.perf_counter() - began
+    if dead:
+        raise RuntimeError(f"the bench's own messages are refused: {dead[0].detail}")
+    return spent
+
+
+if __name__ == "__main__":
+    for case, figure in measure().items():
+        print(f"{case:<55} {figure:>14,.3g}")

@@ -1,0 +1,110 @@
+"""How fast windows are scored, sampled and simulated: ``python -m tests.bench.bench_scoring``.
+
+Prints one row a case; ``measure`` returns the same figures for the table of ``make bench``.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import torch
+
+from broker_filter import zoo
+from broker_filter.network import Network
+from broker_filter.network_input import network_input
+from broker_filter.scorer import Scorer
+from broker_filter.types import WindowBatch
+from model_zoo.simulate.curves import Simulator
+from tests.bench.bench_decode import seconds
+
+PAPER_WINDOWS = 4
+# A window of 20 days at 15 minutes, thinned by weather and its open end.
+EPOCHS = {128: 128, 256: 256, 512: 512, 1000: 835}
+
+
+def windows(n: int, epochs: int) -> WindowBatch:
+    """Constant stars, each with the same number of epochs."""
+    rng = np.random.default_rng(1)
+    shape = (n, epochs)
+    return WindowBatch(
+        slot=np.arange(n),
+        star=list(range(n)),
+        survey=["roman"] * n,
+        band=["F146"] * n,
+        coordinates=[None] * n,
+        t_start=np.full(n, 60_000.0),
+        mjd_tai=60_000 + np.sort(rng.uniform(0, 20, shape), 1),
+        flux=rng.normal(1, 0.01, shape).astype(np.float32),
+        sigma=np.full(shape, 0.01, np.float32),
+        n=np.full(n, epochs),
+        baseline=np.full(n, 15_000.0),
+        baseline_err=np.full(n, 15.0),
+        relative=np.zeros(n, bool),
+    )
+
+
+def score(entry: zoo.Entry, precision: str, n: int) -> dict[int, float]:
+    """Windows a second by bucket, from epochs to K."""
+    scorer = Scorer(entry, precision=precision)
+    scorer.warm_up()
+    batches = {bucket: windows(n, epochs) for bucket, epochs in EPOCHS.items()}
+    return {b: n / seconds(lambda w=w: scorer.score(w), 1) for b, w in batches.items()}
+
+
+def score_as_in_the_paper(entry: zoo.Entry) -> float:
+    """Windows a second of the paper's encoder, one token an epoch; untrained, which costs alike."""
+    network = Network({**entry.config, "encoder": {"name": "paper"}}).eval()
+    batch = windows(PAPER_WINDOWS, EPOCHS[1000])
+    x = network_input(*_columns(batch), days=20, length=1000)
+    with torch.inference_mode():
+        return PAPER_WINDOWS / seconds(lambda: network(x), 1)
+
+
+def sample(entry: zoo.Entry, n: int) -> float:
+    """Milliseconds for posterior samples of one window."""
+    scorer = Scorer(entry)
+    scored = scorer.score(windows(1, EPOCHS[1000]))
+    return 1000 * seconds(lambda: scorer.posterior(scored, 0, n, 1), 1)
+
+
+def prepare(n: int) -> float:
+    """Curves a second of twice the network's length through thinning and normalising."""
+    columns = _columns(windows(n, 1920))
+    return n / seconds(lambda: network_input(*columns, days=20, length=1000), 1)
+
+
+def simulate(n: int) -> float:
+    """Gated events a second, ready for the network."""
+    generator, simulator = torch.Generator().manual_seed(1), Simulator()
+    return n / seconds(lambda: simulator.events(n, generator), 1)
+
+
+def measure(*, quick: bool = False) -> dict[str, float]:
+    """Windows or curves a second, by case; times say so."""
+    n, samples = (64, 100) if quick else (512, 10_000)
+    entry = zoo.verify(zoo.find(zoo.model_ids()[0]))
+    rates = {name: score(entry, name, n) for name in ("float32", "bfloat16")}
+    figures = {
+        f"score, {name}, {EPOCHS[bucket]} points (windows/s)": rate
+        for name, by_bucket in rates.items()
+        for bucket, rate in by_bucket.items()
+    }
+    paper = score_as_in_the_paper(entry)
+    figures["score, the paper's encoder, 835 points (windows/s)"] = paper
+    figures["  ours over the paper's (times)"] = max(r[1000] for r in rates.values()) / paper
+    figures[f"posterior, {samples:,} samples (ms)"] = sample(entry, samples)
+    figures["thin 1,920 to 1,000 points (windows/s)"] = prepare(n)
+    figures["simulate gated events (curves/s)"] = simulate(n)
+    return figures
+
+
+def _columns(batch: WindowBatch) -> list[torch.Tensor]:
+    t = batch.mjd_tai - batch.t_start[:, None]
+    return [torch.from_numpy(column) for column in (t, batch.flux, batch.sigma, batch.n)]
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("error")
+    for case, figure in measure().items():
+        print(f"{case:<55} {figure:>14,.3g}")
