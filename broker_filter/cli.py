@@ -117,7 +117,7 @@ def _add_zoo(commands: Commands[argparse.ArgumentParser]) -> None:
         ("verify", _zoo_verify, "check sums and self-test of a model"),
     ):
         action = _add(actions, name, run, summary, f"zoo {name} fspl-roman-0.1.0")
-        action.add_argument("model")
+        action.add_argument("model", help="name of a model, or folder of one")
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -170,17 +170,24 @@ def _zoo_list(_: argparse.Namespace) -> int:
 def _zoo_show(args: argparse.Namespace) -> int:
     from broker_filter import zoo
 
-    print(zoo.verify(zoo.find(args.model)).card.model_dump_json(indent=1))
+    print(zoo.verify(_model_folder(args.model)).card.model_dump_json(indent=1))
     return 0
 
 
 def _zoo_verify(args: argparse.Namespace) -> int:
     from broker_filter import zoo
 
-    entry = zoo.verify(zoo.find(args.model))
+    entry = zoo.verify(_model_folder(args.model))
     zoo.load(entry)
     print(f"{entry.model_id}: sums, weights and self-test are good; sha256 {entry.sha256}")
     return 0
+
+
+def _model_folder(model: str) -> Path:
+    """A name has no separator, so that a folder beside us cannot stand in for a model."""
+    from broker_filter import zoo
+
+    return Path(model) if os.sep in model else zoo.find(model)
 
 
 if __name__ == "__main__":

@@ -205,13 +205,13 @@ def _report(
     args.out.mkdir(parents=True, exist_ok=True)
     text = json.dumps(summary, indent=1)
     (args.out / "summary.json").write_text(text + "\n")
-    best = _best(alerts)
+    latest = _latest(alerts)
     if not args.no_plots:
-        _plot(best, args.out)
+        _plot(latest, args.out)
     if args.json:
         sys.stdout.write(text + "\n")
         return
-    sys.stdout.write(_table(archive, best))
+    sys.stdout.write(_table(archive, latest))
     sys.stdout.write(
         f"\n{summary['detectable_alerted']} of {summary['detectable']} detectable events alerted"
         f" ({summary['injected_alerted']} of all {summary['injected']}),"
@@ -221,20 +221,16 @@ def _report(
     )
 
 
-def _best(alerts: list[Alert]) -> list[Alert]:
-    """The alert of largest K of each star, from the largest down."""
-    best: dict[int, Alert] = {}
-    for alert in alerts:
-        star = int(alert.star_id)
-        if star not in best or alert.log10_k > best[star].log10_k:
-            best[star] = alert
-    return sorted(best.values(), key=lambda alert: -alert.log10_k)
+def _latest(alerts: list[Alert]) -> list[Alert]:
+    """The last alert of each star that told of an event, in order of falling K."""
+    latest = {int(a.star_id): a for a in alerts if a.state in ("new", "update")}
+    return sorted(latest.values(), key=lambda alert: -alert.log10_k)
 
 
-def _table(archive: Archive, best: list[Alert]) -> str:
+def _table(archive: Archive, latest: list[Alert]) -> str:
     """One line a star: log10 K, and t0, tE, rho with 68 % intervals beside the truth."""
     head = f"{'star':>8} {'log10 K':>8} {'t0 (MJD)':>26} {'tE (d)':>22} {'rho':>22} {'S/N':>7}\n"
-    found = {int(alert.star_id): alert for alert in best}
+    found = {int(alert.star_id): alert for alert in latest}
     missed = [star for star in archive.truth if star not in found]
     return head + "".join(
         _row(archive.truth.get(star), found.get(star), star) for star in [*found, *missed]
@@ -258,8 +254,8 @@ def _row(truth: Truth | None, alert: Alert | None, star: int) -> str:
     return f"{star:>8} {log10_k:>8} {cell('t0', 26)} {cell('tE', 22)} {cell('rho', 22)} {snr:>7}\n"
 
 
-def _plot(best: list[Alert], out: Path) -> None:
-    for alert in tqdm(best[:FIGURES], desc="figures", unit="star"):
+def _plot(latest: list[Alert], out: Path) -> None:
+    for alert in tqdm(latest[:FIGURES], disable=None, desc="figures", unit="star"):
         plot_light_curve(alert, out / f"{alert.star_id}-light-curve.png")
         plot_corner(alert, out / f"{alert.star_id}-corner.png")
 

@@ -1,7 +1,8 @@
 """The life of an event: which looks at a window become alerts, and of which kind.
 
 A look is one evaluation of the window of one (star, band). An event opens when K passes the
-threshold and then speaks up rarely: when K has grown tenfold, and once more when it ends::
+threshold and then speaks up rarely: when K has grown much, when the event has become twice as old
+(its posterior is another by then), and once more when it ends::
 
       no event ── new ──▶ open ◀─┐
         ▲  ▲              │ │ └──┴─ update
@@ -9,8 +10,8 @@ threshold and then speaks up rarely: when K has grown tenfold, and once more whe
         └────── final ──────┘
 
     new         log10 K >= threshold
-    update      log10 K >= that of the last alert + 1, and 1.5 times it: an event of log10 K in
-                the hundreds would speak at every epoch else
+    update      log10 K >= that of the last alert + 1, and 1.5 times it; or log10 K >= threshold and
+                the event twice as old as at the last alert: after 0.25, 0.5, 1, 2, 4, 8 days
     retraction  log10 K < threshold - 1, with the peak still well inside the window
     final       log10 K < threshold - 1, with the peak before the window or in its oldest quarter;
                 or nothing seen of the star for as long as a window holds
@@ -32,7 +33,15 @@ from dataclasses import dataclass, replace
 from broker_filter.errors import ModelError
 from broker_filter.types import AlertState
 
-__all__ = ["HYSTERESIS", "UPDATE_FACTOR", "UPDATE_STEP", "EventState", "decide", "with_peak"]
+__all__ = [
+    "FIRST_UPDATE_DAYS",
+    "HYSTERESIS",
+    "UPDATE_FACTOR",
+    "UPDATE_STEP",
+    "EventState",
+    "decide",
+    "with_peak",
+]
 
 HYSTERESIS = 1.0
 """How far log10 K must fall below the threshold before an event ends."""
@@ -42,6 +51,9 @@ UPDATE_STEP = 1.0
 
 UPDATE_FACTOR = 1.5
 """How many times the last alert's log10 K it must be as well."""
+
+FIRST_UPDATE_DAYS = 0.25
+"""Age at which an event gives its first update for its age alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +132,19 @@ def decide(
         if log10_k < threshold:
             return None, None
         return EventState(mjd_last, model_id, mjd_last, log10_k, mjd_last), "new"
-    alert = _next_alert(state, log10_k, window_start, threshold, window_days)
+    alert = _next_alert(state, log10_k, mjd_last, window_start, threshold, window_days)
     if alert is None:
         return replace(state, seen_mjd=max(mjd_last, state.seen_mjd)), None
     return _alerted(state, log10_k, mjd_last, closed=alert != "update"), alert
 
 
 def _next_alert(
-    state: EventState, log10_k: float, window_start: float, threshold: float, window_days: float
+    state: EventState,
+    log10_k: float,
+    mjd_last: float,
+    window_start: float,
+    threshold: float,
+    window_days: float,
 ) -> AlertState | None:
     """Tell the alert that an open event gives at a new epoch."""
     if state.seen_mjd < window_start:
@@ -135,7 +152,14 @@ def _next_alert(
     if log10_k < threshold - HYSTERESIS:
         return "final" if state.t0 < window_start + window_days / 4 else "retraction"
     last = state.alerted_log10_k
-    return "update" if log10_k >= max(last + UPDATE_STEP, UPDATE_FACTOR * last) else None
+    grown = log10_k >= max(last + UPDATE_STEP, UPDATE_FACTOR * last)
+    older = log10_k >= threshold and _twice_as_old(state, mjd_last)
+    return "update" if grown or older else None
+
+
+def _twice_as_old(state: EventState, mjd_last: float) -> bool:
+    age, alerted_age = mjd_last - state.opened_mjd, state.alerted_mjd - state.opened_mjd
+    return age >= max(FIRST_UPDATE_DAYS, 2 * alerted_age)
 
 
 def _alerted(state: EventState, log10_k: float, mjd_last: float, *, closed: bool) -> EventState:

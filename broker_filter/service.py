@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from types import FrameType
 
 from broker_filter.alert import Provenance, to_message
@@ -21,7 +21,7 @@ from broker_filter.batcher import Batcher, Work
 from broker_filter.config import Settings
 from broker_filter.dead_letter import encode_dead_letter
 from broker_filter.decode import Decoder
-from broker_filter.errors import StateError
+from broker_filter.errors import StateError, TransientError
 from broker_filter.lens import magnification
 from broker_filter.observe import Health, Metrics, ObserveServer
 from broker_filter.photometry import Limits
@@ -120,6 +120,7 @@ class Service:
         self._stop = threading.Event()
         self._source = make_source(self._give_up)
         self._undelivered: dict[Partition, int] = {}
+        self._failed = False
         self._last_commit = self._last_report = time.monotonic()
 
     def stop(self) -> None:
@@ -140,11 +141,19 @@ class Service:
             while not self._stop.is_set():
                 self._turn()
             self._drain()
+        except BaseException:
+            self._failed = True
+            raise
         finally:
-            self._worker.close()
-            self._source.close()
-            self._sink.close()
+            self._close()
         _log.info("stopped", extra={"event": "stopped"})
+
+    def _close(self) -> None:
+        self._worker.close()
+        self._source.close()
+        # After a failure its own error must reach the caller, not what the sink says besides.
+        with suppress(TransientError) if self._failed else nullcontext():
+            self._sink.close()
 
     def _turn(self) -> None:
         self._health.beat()
@@ -165,7 +174,7 @@ class Service:
             return
         dead = self._intake.take(messages, time.monotonic())
         self._bury(dead)
-        self._dead.count(len(messages), dead)
+        self._dead.count(messages, dead)
         self._metrics.set("last_record_timestamp_seconds", messages[-1].timestamp_ms / 1000)
 
     def _submit(self) -> None:
@@ -245,16 +254,21 @@ class Service:
     def _give_up(self, partitions: Iterable[Partition]) -> None:
         """Settle what was taken from partitions that go, then forget their windows."""
         gone = list(partitions)
+        # After a failure something may be lost on its way out: the next owner reads it again.
+        if not self._failed:
+            self._settle()
+        self._intake.drop(gone)
+        self._metrics.inc("rebalances_total", kind="revoked")
+        for topic, partition in gone:
+            self._metrics.forget("consumer_lag_records", topic=topic, partition=partition)
+
+    def _settle(self) -> None:
         self._submit()
         deadline = time.monotonic() + 0.2 * self._settings.kafka.max_poll_interval_ms / 1000
         while self._worker.busy() and time.monotonic() < deadline:
             for outputs in self._worker.finished(wait_s=POLL_S):
                 self._publish(outputs)
         self._commit(force=True)
-        self._intake.drop(gone)
-        self._metrics.inc("rebalances_total", kind="revoked")
-        for topic, partition in gone:
-            self._metrics.forget("consumer_lag_records", topic=topic, partition=partition)
 
     def _report(self) -> None:
         now = time.monotonic()
@@ -330,18 +344,29 @@ class _DeadLetterGuard:
         self._max_ratio, self._max_consecutive = max_ratio, max_consecutive
         self._messages = self._dead = self._row = 0
 
-    def count(self, messages: int, dead: list[DeadLetter]) -> None:
+    def count(self, messages: list[Message], dead: list[DeadLetter]) -> None:
         """Take note of a poll; raises StateError past the limits."""
-        self._messages += messages
+        self._messages += len(messages)
         self._dead += len(dead)
-        self._row = self._row + len(dead) if len(dead) == messages else 0
+        longest = self._longest_row(messages, dead)
         too_many = self._dead > self._max_ratio * max(self._messages, self.MIN_MESSAGES)
-        if self._row >= self._max_consecutive or (dead and too_many):
+        if longest >= self._max_consecutive or (dead and too_many):
             raise StateError(
                 f"{self._dead} of {self._messages} messages could not be used, the last because"
                 f" {dead[-1].reason}: {dead[-1].detail}. Check input.format and the topic, or raise"
                 " dead_letters.max_ratio and dead_letters.max_consecutive"
             )
+
+    def _longest_row(self, messages: list[Message], dead: list[DeadLetter]) -> int:
+        """Most unusable messages in a row, those of the polls before included."""
+        if not dead:
+            self._row = 0
+            return 0
+        longest, letters = 0, {id(letter.message) for letter in dead}
+        for message in messages:
+            self._row = self._row + 1 if id(message) in letters else 0
+            longest = max(longest, self._row)
+        return longest
 
 
 def run(settings: Settings) -> int:

@@ -21,3 +21,42 @@ def shared_data() -> Path:
             )
         pytest.skip(f"no real data at {path} (set BROKER_FILTER_TEST_DATA)")
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny_entry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of an entry with an untrained network, small enough to load and run in no time."""
+    import torch
+
+    from broker_filter import zoo
+    from broker_filter.network import Network
+
+    config = {
+        "window": {"days": 20.0, "max_points": 1000, "buckets": [128, 256, 512, 1000]},
+        "encoder": {"name": "compact", "width": 16, "layers": 1, "heads": 2, "feed_forward": 32},
+        "evidence": {"hidden": 8},
+        "flow": {"transforms": 1, "hidden": [8], "bins": 4},
+        "prior": {"name": "box", "low": [0, 0, -1, -2, 0.1], "high": [20, 1.5, 1.3, 1, 1]},
+    }
+    card = zoo.Card(
+        model_id="fspl-tiny-0.0.1",
+        summary="untrained",
+        created="2026-01-01T00:00:00+00:00",
+        inputs={},
+        outputs={},
+        training={},
+        evaluation={},
+        limits=["all"],
+        runtime={},
+        gate={"log10_k": 2.5},
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        network = Network(config)
+    windows = torch.full((2, 128, 3), -2.0)
+    windows[:, :100] = torch.stack(
+        [torch.linspace(-1, 1, 100), torch.ones(100), torch.ones(100)], 1
+    )
+    path = tmp_path_factory.mktemp("zoo") / card.model_id
+    zoo.write_entry(path, network, config, card, windows)
+    return path

@@ -47,16 +47,21 @@ def kinds(looks: list[Look], t0: float = 100.0) -> list[tuple[float, str]]:
     [
         pytest.param([(100, 2.99)], [], id="below the threshold"),
         pytest.param([(100, 3.0)], [(100, "new")], id="at the threshold"),
-        pytest.param([(100, 3), (101, 3.9), (102, 2.1)], [(100, "new")], id="little change"),
+        pytest.param([(100, 3), (100.1, 3.9), (100.2, 2.1)], [(100, "new")], id="little change"),
         pytest.param(
-            [(100, 3), (101, 4.4), (102, 4.5), (103, 6.7), (104, 6.75)],
-            [(100, "new"), (102, "update"), (104, "update")],
+            [(100, 3), (100.1, 4.4), (100.11, 4.5), (100.12, 6.7), (100.13, 6.75)],
+            [(100, "new"), (100.11, "update"), (100.13, "update")],
             id="growth by half since the last alert",
         ),
         pytest.param(
-            [(100, 3), (101, 8), (102, 5), (103, 8.5), (104, 12)],
-            [(100, "new"), (101, "update"), (104, "update")],
+            [(100, 3), (101, 8), (101.1, 5), (101.2, 8.5), (101.3, 12)],
+            [(100, "new"), (101, "update"), (101.3, "update")],
             id="growth counts from the last alert, not from the last look",
+        ),
+        pytest.param(
+            [(100, 3), (100.2, 3), (100.25, 3), (100.4, 3), (100.5, 3), (101, 2.9), (102, 3)],
+            [(100, "new"), (100.25, "update"), (100.5, "update"), (102, "update")],
+            id="twice as old, above the threshold",
         ),
         pytest.param([(100, 3), (101, 2.0)], [(100, "new")], id="at the edge of hysteresis"),
         pytest.param([(100, 3), (101, 1.9)], [(100, "new"), (101, "retraction")], id="retraction"),
@@ -65,7 +70,11 @@ def kinds(looks: list[Look], t0: float = 100.0) -> list[tuple[float, str]]:
             [(100, "new"), (101, "retraction")],
             id="a closed event says no more",
         ),
-        pytest.param([(100, 9), (114, 9), (115, -1)], [(100, "new"), (115, "final")], id="final"),
+        pytest.param(
+            [(100, 9), (114, 9), (115, -1)],
+            [(100, "new"), (114, "update"), (115, "final")],
+            id="final",
+        ),
         pytest.param(
             [(100, 9), (109.9, -1)],
             [(100, "new"), (109.9, "retraction")],

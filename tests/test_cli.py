@@ -1,0 +1,184 @@
+"""The command line: quick help, and one clear message with status 2 where something is wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from broker_filter import observe, zoo
+from broker_filter.cli import main
+
+COMMANDS = [
+    ["run"],
+    ["replay"],
+    ["subscribe"],
+    ["demo"],
+    ["check-config"],
+    ["zoo", "list"],
+    ["zoo", "show"],
+    ["zoo", "verify"],
+]
+
+
+@pytest.fixture(autouse=True)
+def _own_logging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the loggers of the test process alone."""
+    monkeypatch.setattr(observe, "configure_logging", lambda *_: None)
+
+
+def config(folder: Path, **sections: object) -> str:
+    tree = {
+        "kafka": {
+            "bootstrap_servers": "127.0.0.1:1",
+            "input_topics": ["epochs"],
+            "connect_timeout_s": 0.5,
+        },
+        "metrics": {"enabled": False},
+        **sections,
+    }
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    return str(path)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_has_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([*command, "--help"])
+    assert end.value.code == 0
+    assert f"broker-filter {' '.join(command)}" in capsys.readouterr().out.split("example")[1]
+
+
+def test_help_and_check_config_do_not_wait_for_the_network_library(tmp_path: Path) -> None:
+    code = (
+        "import sys; from broker_filter.cli import main\n"
+        "assert main(['check-config', sys.argv[1]]) == 0\n"
+        "try: main(['run', '--help'])\n"
+        "except SystemExit: pass\n"
+        "assert not {'torch', 'matplotlib', 'sbi'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, config(tmp_path)], check=True, timeout=60)
+
+
+def test_no_command_is_an_error_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 2
+    assert "COMMAND" in capsys.readouterr().err
+
+
+def test_check_config_shows_what_the_service_will_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKER_FILTER_BATCH__QUEUE_DEPTH", "7")
+    assert main(["check-config", config(tmp_path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["kafka"]["input_topics"] == ["epochs"]
+    assert shown["batch"]["queue_depth"] == 7
+    assert main(["check-config", config(tmp_path)]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == shown
+
+
+def test_check_config_names_a_misspelt_key_and_the_nearest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-config", config(tmp_path, alert={"log10k": 3})]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("broker-filter: ")
+    assert "alert.log10k" in captured.err
+    assert "log10_k" in captured.err
+
+
+def test_check_config_names_a_file_that_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-config", str(tmp_path / "none.yaml")]) == 2
+    assert "none.yaml" in capsys.readouterr().err
+
+
+def test_run_says_that_no_broker_can_be_reached(
+    tmp_path: Path, tiny_entry: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config(tmp_path, model={"path": str(tiny_entry)})
+    began = time.monotonic()
+    assert main(["run", "--config", path]) == 2
+    assert time.monotonic() - began < 10
+    assert "kafka.bootstrap_servers = 127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_run_names_the_models_that_exist_where_one_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config(tmp_path, model={"id": "fspl-roman-9.9.9"})
+    assert main(["run", "--config", path]) == 2
+    message = capsys.readouterr().err
+    assert "fspl-roman-9.9.9" in message
+    for name in zoo.model_ids():
+        assert name in message
+
+
+def test_replay_and_subscribe_say_that_no_broker_can_be_reached(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from broker_filter import config as settings
+
+    short = settings.Kafka.model_fields["connect_timeout_s"]
+    monkeypatch.setattr(short, "default", 0.5)
+    settings.Kafka.model_rebuild(force=True)
+    curve = tmp_path / "star.csv"
+    curve.write_text("mjd,flux,flux_err\n60000.0,1.0,0.1\n")
+    for command in (
+        ["replay", str(curve), "--topic", "epochs", "--bootstrap-servers", "127.0.0.1:1"],
+        ["subscribe", "--bootstrap-servers", "127.0.0.1:1"],
+    ):
+        assert main(command) == 2
+        assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_zoo_list_names_every_model_with_its_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["zoo", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines] == zoo.model_ids()
+    assert all(line.split("  ", 1)[1].strip() for line in lines)
+
+
+def test_zoo_show_prints_the_card(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["zoo", "show", zoo.model_ids()[0]]) == 0
+    assert json.loads(capsys.readouterr().out)["model_id"] == zoo.model_ids()[0]
+
+
+def test_zoo_verify_accepts_what_came_with_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["zoo", "verify", zoo.model_ids()[0]]) == 0
+    assert "good" in capsys.readouterr().out
+
+
+def test_zoo_verify_names_the_damaged_file_of_a_folder(
+    tmp_path: Path, tiny_entry: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny_entry, copy)
+    assert main(["zoo", "verify", str(copy)]) == 0
+    weights = copy / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    capsys.readouterr()
+    assert main(["zoo", "verify", str(copy)]) == 2
+    assert str(weights) in capsys.readouterr().err
+
+
+def test_zoo_verify_of_an_unknown_name_or_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["zoo", "verify", "nothing"]) == 2
+    assert zoo.model_ids()[0] in capsys.readouterr().err
+    assert main(["zoo", "verify", str(tmp_path / "nothing")]) == 2
+    assert str(tmp_path / "nothing") in capsys.readouterr().err
