@@ -22,6 +22,7 @@ __all__ = ["main"]
 
 Commands = argparse._SubParsersAction  # noqa: SLF001  argparse has no public name for it
 EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
+CONNECT_S = 10.0  # somebody waits at the terminal
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -133,7 +134,11 @@ def _replay(args: argparse.Namespace) -> int:
     from broker_filter import replay
     from broker_filter.sink import KafkaSink
 
-    kafka = Kafka(bootstrap_servers=args.bootstrap_servers, input_topics=(args.topic,))
+    kafka = Kafka(
+        bootstrap_servers=args.bootstrap_servers,
+        input_topics=(args.topic,),
+        connect_timeout_s=CONNECT_S,
+    )
     with closing(KafkaSink(kafka)) as sink:
         return replay.run(args, sink)
 

@@ -364,4 +364,3 @@ def test_a_broken_callback_is_an_error_of_the_service() -> None:
         with pytest.raises(BrokerFilterError, match="undelivered"):
             end()
     assert bench.committed == 0
-
