@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -118,7 +119,7 @@ def run(stream: Sequence[Message], cuts: Sequence[int] = (), *, flush: bool = Tr
     """Alerts of a new pipeline, the stream cut into polls before the given messages."""
     pipeline, alerts = make_pipeline(), []
     edges = [0, *sorted(cuts), len(stream)]
-    for first, last in zip(edges, edges[1:], strict=False):
+    for first, last in itertools.pairwise(edges):
         alerts += pipeline.step(stream[first:last], 0.0, flush=flush).alerts
     return alerts + pipeline.step([], 0.0, flush=True).alerts
 
