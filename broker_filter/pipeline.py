@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -92,18 +93,20 @@ class Intake:
         """
         dead: list[DeadLetter] = []
         pieces: dict[Partition, list[Photometry]] = {}
-        received_ms = max((message.timestamp_ms for message in messages), default=0)
+        offsets: dict[Partition, int] = {}
         for message in messages:
-            self._metrics.inc("records_consumed_total", topic=message.topic)
+            where = (message.topic, message.partition)
+            offsets[where] = message.next_offset
             try:
-                photometry = self._usable(message)
+                pieces.setdefault(where, []).append(self._decoder.decode(message))
             except PoisonMessage as error:
                 self._metrics.inc("records_dead_total", reason=error.reason)
                 dead.append(DeadLetter(message, error.reason, error.detail))
-            else:
-                pieces.setdefault((message.topic, message.partition), []).append(photometry)
-            where = (message.topic, message.partition)
-            self._batcher.note_offsets({where: message.next_offset}, now)
+        for topic, count in Counter(message.topic for message in messages).items():
+            self._metrics.inc("records_consumed_total", count, topic=topic)
+        if offsets:
+            self._batcher.note_offsets(offsets, now)
+        received_ms = max((message.timestamp_ms for message in messages), default=0)
         for partition, decoded in pieces.items():
             self._insert(self._shard(partition), decoded, now, received_ms)
         return dead
@@ -127,8 +130,9 @@ class Intake:
         self._metrics.set("windows", sum(map(len, stores)))
         self._metrics.set("window_store_bytes", sum(store.nbytes for store in stores))
 
-    def _usable(self, message: Message) -> Photometry:
-        accepted = accept(self._decoder.decode(message), self._limits)
+    def _usable(self, photometry: Photometry) -> Photometry:
+        """The epochs that can be used; the others are counted by reason."""
+        accepted = accept(photometry, self._limits)
         for reason, count in accepted.rejected.items():
             self._metrics.inc("points_inserted_total", count, outcome=reason)
         return accepted.photometry
@@ -139,7 +143,7 @@ class Intake:
         """Insert wave by wave: a due window is read before its star's next message comes."""
         for wave in waves(decoded):
             for piece in concatenate(wave):
-                slots = shard.store.insert(piece)
+                slots = shard.store.insert(self._usable(piece))
                 due = shard.schedule.due(shard.store, slots)
                 if len(due):
                     self._batcher.add(shard.store.read(due), now, received_ms)
