@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from broker_filter.types import IntArray, WindowBatch
+from broker_filter.types import IntArray, Partition, WindowBatch
 
 __all__ = ["Batcher", "Work", "by_bucket"]
-
-Partition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,10 @@ from broker_filter.observe import Metrics
 from broker_filter.photometry import Limits, accept
 from broker_filter.schedule import Schedule, concatenate, waves
 from broker_filter.scorer import Scored, Scorer
-from broker_filter.types import DeadLetter, Message, Photometry, StarId, WindowBatch
+from broker_filter.types import DeadLetter, Message, Partition, Photometry, StarId, WindowBatch
 from broker_filter.window import WindowStore
 
 __all__ = ["Assessment", "AssessmentOptions", "Intake", "Outputs", "Pipeline"]
-
-Partition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import confluent_kafka as ck
 
 from broker_filter.config import Kafka, client_config
 from broker_filter.errors import BrokerFilterError, ConfigError, StateError, TransientError
-from broker_filter.types import Message
+from broker_filter.types import Message, Partition
 
 __all__ = [
     "ClientErrors",
@@ -35,7 +35,6 @@ __all__ = [
     "open_client",
 ]
 
-Partition = tuple[str, int]
 OnAssign = Callable[[frozenset[Partition]], Mapping[Partition, int] | None]
 OnDrop = Callable[[frozenset[Partition]], object]
 

@@ -20,6 +20,7 @@ __all__ = [
     "IntArray",
     "Message",
     "OutgoingMessage",
+    "Partition",
     "Photometry",
     "StarId",
     "WindowBatch",
@@ -28,6 +29,7 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 StarId = str | int
+Partition = tuple[str, int]  # topic and number
 AlertState = Literal["new", "update", "retraction", "final"]
 
 
