@@ -4,8 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 UV     := $(BIN)/uv
 OUT    ?= demo-out
+NODES  ?= 1
+PORT   ?= 0
 
-.PHONY: demo test lint bench train wheel clean
+.PHONY: demo test lint bench kafka deploy-check train wheel clean
 
 demo: $(VENV)/.run  ## filter a simulated archive through a Kafka broker in this process
 	$(BIN)/broker-filter demo --out $(OUT)
@@ -21,6 +23,14 @@ lint: $(VENV)/.test  ## check style, types and spelling
 
 bench: $(VENV)/.test  ## print one table of speeds, and write build/bench.json
 	$(BIN)/python -m tests.bench
+
+kafka: $(VENV)/.test  ## run Apache Kafka on 127.0.0.1 until Ctrl-C (NODES=3 PORT=9092 TOPICS=photometry:4)
+	@$(BIN)/python -m tests.kafka_broker --nodes $(NODES) --port $(PORT) --topics "$(TOPICS)"
+
+TOOLS := $(addprefix build/bin/,helm promtool prometheus compose-check)
+
+deploy-check: $(VENV)/.test $(TOOLS)  ## check all of deploy/ with the tools that will read it
+	DEPLOY_CHECK=1 $(BIN)/python -m pytest tests/test_deploy.py tests/integration/test_prometheus.py
 
 train: $(VENV)/.test  ## train the first entry anew (an hour)
 	$(BIN)/model-zoo train model_zoo/configs/fspl-roman-0.1.0.yaml
@@ -44,3 +54,18 @@ $(VENV)/.run: $(UV) pyproject.toml constraints.txt
 $(VENV)/.test: $(UV) pyproject.toml constraints.txt
 	$(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[test]'
 	touch $@ $(VENV)/.run
+
+HELM       := helm.sh/helm/v3/cmd/helm@v3.18.6
+PROMTOOL   := github.com/prometheus/prometheus/cmd/promtool@v0.305.0
+COMPOSE    := github.com/compose-spec/compose-go/v2/cmd@v2.8.1
+PROMETHEUS := github.com/prometheus/prometheus/cmd/prometheus@v0.305.0
+build/bin/helm: GO_PACKAGE := $(HELM)
+build/bin/promtool: GO_PACKAGE := $(PROMTOOL)
+build/bin/prometheus: GO_PACKAGE := $(PROMETHEUS)
+build/bin/compose-check: GO_PACKAGE := $(COMPOSE)
+
+$(TOOLS):  # as installed, else built from its Go module
+	mkdir -p build/bin build/go/$(@F)
+	if command -v $(@F); then ln -sf "$$(command -v $(@F))" $@; else cd build/go/$(@F) \
+	  && { test -f go.mod || go mod init tool; } && go get $(GO_PACKAGE) \
+	  && go build -o ../../bin/$(@F) $(firstword $(subst @, ,$(GO_PACKAGE))); fi

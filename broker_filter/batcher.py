@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from broker_filter.shard_state import ShardState
 from broker_filter.types import IntArray, Partition, WindowBatch
 
-__all__ = ["Batcher", "Work", "by_bucket"]
+__all__ = ["Batcher", "Origin", "Work", "by_bucket"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a window's newest message came from.
+
+    Parameters
+    ----------
+    partition : (str, int)
+    received_ms : int
+        Kafka timestamp of the newest message behind it, ms since 1970 UTC (0 where unknown).
+    silent : bool
+        Its alerts were delivered in an earlier life: it moves its event on and says nothing.
+    """
+
+    partition: Partition = ("", 0)
+    received_ms: int = 0
+    silent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """Windows to evaluate, in order, and the offsets that may be committed after it.
 
-    ``windows`` is None where the messages made none due; ``received_ms`` is the Kafka timestamp of
-    the newest message behind each of them, ms since 1970 UTC (0 where unknown).
+    ``windows`` is None where the messages made none due; ``origins`` has an entry for each of them.
+    ``captured`` are states of partitions as they are once this work is done, still without events.
     """
 
     windows: WindowBatch | None
     offsets: dict[Partition, int]
-    received_ms: list[int] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
+    captured: dict[Partition, ShardState] = field(default_factory=dict)
 
 
 class Batcher:
@@ -38,16 +58,14 @@ class Batcher:
 
     def __init__(self, flush_windows: int = 1024, max_wait_s: float = 2.0) -> None:
         self._flush_windows, self._max_wait_s = flush_windows, max_wait_s
-        self._windows: list[WindowBatch] = []
-        self._received_ms: list[int] = []
+        self._windows: list[tuple[WindowBatch, Origin]] = []
         self._offsets: dict[Partition, int] = {}
         self._since: float | None = None
 
-    def add(self, windows: WindowBatch, now: float, received_ms: int = 0) -> None:
-        """Take windows; ``now`` is any monotonic clock in seconds."""
+    def add(self, windows: WindowBatch, now: float, origin: Origin = Origin()) -> None:
+        """Take windows of one origin; ``now`` is any monotonic clock in seconds."""
         if len(windows):
-            self._windows.append(windows)
-            self._received_ms += [received_ms] * len(windows)
+            self._windows.append((windows, origin))
             self._since = now if self._since is None else self._since
 
     def note_offsets(self, offsets: Mapping[Partition, int], now: float) -> None:
@@ -59,17 +77,23 @@ class Batcher:
         """Whether to flush now."""
         if self._since is None:
             return False
-        full = sum(map(len, self._windows)) >= self._flush_windows
+        full = sum(len(windows) for windows, _ in self._windows) >= self._flush_windows
         return full or now - self._since >= self._max_wait_s
 
     def flush(self) -> Work | None:
         """Hand over everything; None if there is nothing. Offsets move on without windows too."""
         if self._since is None:
             return None
-        windows = _joined(self._windows) if self._windows else None
-        work = Work(windows, self._offsets, self._received_ms)
-        self._windows, self._offsets, self._received_ms, self._since = [], {}, [], None
+        windows = _joined([windows for windows, _ in self._windows]) if self._windows else None
+        origins = [origin for windows, origin in self._windows for _ in range(len(windows))]
+        work = Work(windows, self._offsets, origins)
+        self._windows, self._offsets, self._since = [], {}, None
         return work
+
+    def drop(self, partitions: Collection[Partition]) -> None:
+        """Forget what was gathered of partitions that others own now."""
+        self._windows = [each for each in self._windows if each[1].partition not in partitions]
+        self._offsets = {p: n for p, n in self._offsets.items() if p not in partitions}
 
 
 def by_bucket(

@@ -122,11 +122,15 @@ def _add_zoo(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from broker_filter.signals import exit_on_signals
+
+    exit_on_signals()
     settings = load_settings(args.config)
     from broker_filter.observe import configure_logging
-    from broker_filter.service import run
 
     configure_logging(settings.log.level, settings.log.format)
+    from broker_filter.assembly import run
+
     return run(settings)
 
 

@@ -5,8 +5,8 @@ The file holds sections and keys (``deploy/config.example.yaml`` shows all of th
 nested one; empty variables count as unset and lists are separated by commas. This is the only
 module that reads the environment.
 
-A password comes from ``BROKER_FILTER_KAFKA__SECURITY__PASSWORD`` or from the file that
-``kafka.security.password_file`` names, never from the YAML file, and is shown nowhere.
+A secret, such as the password, comes from ``BROKER_FILTER_KAFKA__SECURITY__PASSWORD`` or from the
+file that ``kafka.security.password_file`` names, never from the YAML file, and is shown nowhere.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ __all__ = [
     "Schedule",
     "Security",
     "Settings",
+    "Snapshot",
     "Window",
-    "client_config",
     "load_settings",
     "masked",
 ]
@@ -64,7 +64,13 @@ _OWNED = {
     *("session.timeout.ms", "max.poll.interval.ms", "message.timeout.ms", "delivery.timeout.ms"),
     *("compression.codec", "compression.type", "delivery.report.only.error", "logger"),
 }
-_OWNED_PATTERN = re.compile(r"(sasl|ssl|test\.mock)\.|on_|.*_cb$|.*(password|secret|token)")
+_OWNED_PATTERN = re.compile(r"(sasl|ssl|https|test\.mock)\.|on_|.*_cb$|.*(password|secret|token)")
+# Keys of kafka.security that come from the environment, or from the file that <key>_file names.
+_SECRETS = ("password", "client_secret", "key_password")
+_PASSWORD = ("username", "password")
+_OAUTH = ("token_url", "client_id", "client_secret")
+_TLS = ("ca_location", "certificate_location", "key_location")
+_SAFE_URL = re.compile(r"https://|http://(127\.0\.0\.1|localhost|\[::1\])[:/]")
 _HOST_PORT = re.compile(r"(\w+://)?([\w.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
 
 
@@ -84,30 +90,73 @@ class Security(BaseModel):
     protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = Field(
         default="plaintext", description="security.protocol of librdkafka"
     )
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = Field(
         default=None, description="SASL mechanism; needed by the sasl_* protocols"
     )
-    username: str | None = Field(default=None, description="SASL user")
+    username: str | None = Field(default=None, description="SASL user, for PLAIN and SCRAM")
     password: SecretStr | None = Field(
         default=None, description="SASL password; only from the environment or from password_file"
     )
     password_file: Path | None = Field(
         default=None, description="file that holds the SASL password, such as a mounted secret"
     )
+    token_url: str | None = Field(
+        default=None, description="token endpoint of the OAuth server, for OAUTHBEARER; https"
+    )
+    client_id: str | None = Field(default=None, description="client at the OAuth server")
+    client_secret: SecretStr | None = Field(
+        default=None,
+        description="secret of the client; only from the environment or from client_secret_file",
+    )
+    client_secret_file: Path | None = Field(
+        default=None, description="file that holds the secret of the client"
+    )
+    scope: str | None = Field(default=None, description="scope asked of the OAuth server, if any")
+    token_ca_location: Path | None = Field(
+        default=None,
+        description="CA certificates (PEM) of the OAuth server; by default the system's",
+    )
     ca_location: Path | None = Field(
-        default=None, description="CA certificates (PEM) of the brokers"
+        default=None, description="CA certificates (PEM) of the brokers; by default the system's"
     )
     certificate_location: Path | None = Field(default=None, description="client certificate (PEM)")
     key_location: Path | None = Field(default=None, description="client private key (PEM)")
+    key_password: SecretStr | None = Field(
+        default=None,
+        description="password of the private key; only from the environment or from"
+        " key_password_file",
+    )
+    key_password_file: Path | None = Field(
+        default=None, description="file that holds the password of the private key"
+    )
+
+    @field_validator("token_url")
+    @classmethod
+    def _encrypted(cls, value: str | None) -> str | None:
+        if value and not _SAFE_URL.match(value):
+            raise ValueError("must begin with https://, since the secret goes there")
+        return value
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        wanted = {"mechanism": self.mechanism, "username": self.username, "password": self.password}
-        absent = [name for name, value in wanted.items() if not value]
-        if self.protocol.startswith("sasl") and absent:
+        login = self.protocol.startswith("sasl")
+        oauth = self.mechanism == "OAUTHBEARER"
+        credentials = _OAUTH if oauth else _PASSWORD
+        absent = [name for name in ("mechanism", *credentials) if not getattr(self, name)]
+        if login and absent:
             raise ValueError(f"protocol {self.protocol} also needs {', '.join(absent)}")
         if (self.certificate_location is None) != (self.key_location is None):
             raise ValueError("certificate_location and key_location go together")
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_in_vain(self) -> Self:
+        # Else somebody who forgot the protocol would send in clear what was meant to be secret.
+        if self.mechanism and not self.protocol.startswith("sasl"):
+            raise ValueError(f"protocol {self.protocol} does not use mechanism: take sasl_ssl")
+        given = [name for name in _TLS if getattr(self, name)]
+        if given and self.protocol not in ("ssl", "sasl_ssl"):
+            raise ValueError(f"protocol {self.protocol} does not use {', '.join(given)}: take ssl")
         return self
 
 
@@ -145,6 +194,17 @@ class Kafka(BaseModel):
     )
     max_poll_interval_ms: int = Field(
         default=300_000, ge=1_000, le=3_600_000, description="longest time between two polls"
+    )
+    delivery: Literal["auto", "exactly_once", "at_least_once"] = Field(
+        default="auto",
+        description="exactly_once publishes and commits in one transaction; auto takes it where the"
+        " brokers have transactions",
+    )
+    transaction_timeout_s: float = Field(
+        default=30.0,
+        ge=5,
+        le=900,
+        description="time after which the brokers abort a transaction that we left",
     )
     commit_interval_s: float = Field(
         default=2.0, gt=0, le=60, description="time between two commits of offsets"
@@ -320,6 +380,20 @@ class Batch(BaseModel):
     chunk: int = Field(default=64, ge=1, le=1 << 16, description="windows per call of the network")
 
 
+class Snapshot(BaseModel):
+    """Where windows and events are saved, so that they outlive the process."""
+
+    model_config = _STRICT
+
+    url: str | None = Field(
+        default=None,
+        description="folder or fsspec URL; without one, a start replays one window of the topic",
+    )
+    interval_s: float = Field(
+        default=300.0, ge=1, le=86_400, description="time between two snapshots of a partition"
+    )
+
+
 class DeadLetters(BaseModel):
     """How much of a stream may be unusable before the consumer stops."""
 
@@ -366,6 +440,7 @@ class Settings(BaseModel):
     model: Model = Field(default_factory=Model, description=str(Model.__doc__))
     alert: Alert = Field(default_factory=Alert, description=str(Alert.__doc__))
     batch: Batch = Field(default_factory=Batch, description=str(Batch.__doc__))
+    snapshot: Snapshot = Field(default_factory=Snapshot, description=str(Snapshot.__doc__))
     dead_letters: DeadLetters = Field(
         default_factory=DeadLetters, description=str(DeadLetters.__doc__)
     )
@@ -394,18 +469,12 @@ def load_settings(path: Path | None, environ: Mapping[str, str] | None = None) -
         allowed, and the nearest key where one is misspelt.
     """
     tree, places = _read_yaml(path) if path else ({}, {})
-    problems = []
-    if _dig(tree, ("kafka", "security", "password")) is not None:
-        problems.append(
-            f"{places[('kafka', 'security', 'password')]}: kafka.security.password must not be"
-            f" written in a file of settings: use {PREFIX}KAFKA__SECURITY__PASSWORD or"
-            " kafka.security.password_file"
-        )
+    problems = _written_secrets(tree, places)
     for name, keys, value in _variables(os.environ if environ is None else environ):
         places[keys] = name
         if not _put(tree, keys, value):
             problems.append(f"{name}: {'.'.join(keys[:-1])} is not a section")
-    problems += _read_password(tree)
+    problems += _read_secrets(tree)
     try:
         settings = Settings.model_validate(tree)
     except ValidationError as error:
@@ -422,27 +491,6 @@ def load_settings(path: Path | None, environ: Mapping[str, str] | None = None) -
 def masked(settings: Settings) -> dict[str, Any]:
     """Return the settings as plain values, with secrets replaced by asterisks."""
     return settings.model_dump(mode="json")
-
-
-def client_config(kafka: Kafka) -> dict[str, Any]:
-    """Properties of librdkafka that consumers and producers share: servers, login, options.
-
-    The result holds the password in clear, because the client needs it: never log it.
-    """
-    security = kafka.security
-    password = security.password.get_secret_value() if security.password else None
-    ours = {
-        "bootstrap.servers": kafka.bootstrap_servers,
-        "security.protocol": security.protocol,
-        "sasl.mechanism": security.mechanism,
-        "sasl.username": security.username,
-        "sasl.password": password,
-        "ssl.ca.location": security.ca_location,
-        "ssl.certificate.location": security.certificate_location,
-        "ssl.key.location": security.key_location,
-    }
-    texts = {key: str(value) for key, value in ours.items() if value is not None}
-    return {"client.id": "broker-filter", **kafka.options, **texts}
 
 
 Keys = tuple[str, ...]
@@ -511,23 +559,37 @@ def _dig(tree: object, keys: Keys) -> Any:  # noqa: ANN401  a YAML value can be 
     return tree
 
 
-def _read_password(tree: dict[str, Any]) -> list[str]:
-    """Put the content of kafka.security.password_file in its place; return the problems."""
-    keys = ("kafka", "security", "password")
-    name = _dig(tree, (*keys[:-1], "password_file"))
+def _written_secrets(tree: object, places: Mapping[Keys, str]) -> list[str]:
+    """Return a problem for each secret that stands in the file itself."""
+    return [
+        f"{places[keys]}: {'.'.join(keys)} must not be written in a file of settings: use"
+        f" {PREFIX}{'__'.join(keys).upper()} or {'.'.join(keys)}_file"
+        for keys in (("kafka", "security", name) for name in _SECRETS)
+        if _dig(tree, keys) is not None
+    ]
+
+
+def _read_secrets(tree: dict[str, Any]) -> list[str]:
+    """Put the content of the files of secrets in its place; return the problems."""
+    problems = (_read_secret(tree, ("kafka", "security", name)) for name in _SECRETS)
+    return [problem for problem in problems if problem]
+
+
+def _read_secret(tree: dict[str, Any], keys: Keys) -> str:
+    key = ".".join(keys)
+    name = _dig(tree, (*keys[:-1], f"{keys[-1]}_file"))
     if not isinstance(name, str):
-        return []
+        return ""
     if _dig(tree, keys) is not None:
-        return ["kafka.security: give the password or password_file, not both"]
+        return f"kafka.security: give {keys[-1]} or {keys[-1]}_file, not both"
     try:
-        password = Path(name).read_text(encoding="utf-8").strip()
+        secret = Path(name).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8"
-        return [f"kafka.security.password_file: {name}: cannot be read: {reason}"]
-    if not password:
-        return [f"kafka.security.password_file: {name}: empty"]
-    _put(tree, keys, password)
-    return []
+        return f"{key}_file: {name}: cannot be read: {getattr(error, 'strerror', 0) or 'not UTF-8'}"
+    if not secret:
+        return f"{key}_file: {name}: empty"
+    _put(tree, keys, secret)
+    return ""
 
 
 def _line(keys: Keys, item: dict[str, Any], places: dict[Keys, str], tree: object) -> str:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from broker_filter.alert import Alert
+from broker_filter.assembly import open_entry
 from broker_filter.config import Batch, Kafka, Metrics, Model, Schedule, Settings
 from broker_filter.lens import magnification
 from broker_filter.observe import Metrics as MetricValues
@@ -29,7 +30,6 @@ from broker_filter.observe import configure_logging
 from broker_filter.plot import plot_corner, plot_light_curve
 from broker_filter.rehearsal import rehearse
 from broker_filter.schema import schema_header
-from broker_filter.service import open_entry
 from broker_filter.sink import Sink
 from broker_filter.surveys.native import encode_block
 from broker_filter.types import FloatArray, IntArray, Photometry

@@ -61,18 +61,27 @@ class CompactEncoder(nn.Module):
         features = patch * self.POINT_FEATURES + self.PATCH_FEATURES
         self.embed = nn.Sequential(nn.Linear(features, hidden), nn.GELU(), nn.Linear(hidden, width))
         self.summary = nn.Parameter(0.02 * torch.randn(width))
+        self.baseline = _BaselineToken(width)
         self.layers = nn.ModuleList(_Layer(width, heads, feed_forward) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.register_buffer("time_waves", _waves(self.TIME_FREQUENCIES, 60.0), persistent=False)
         self.register_buffer("flux_waves", _waves(self.FLUX_FREQUENCIES, 8.0), persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``x``, shape (B, L, 3), float32, sorted by time -> ``s``, shape (B, width), float32."""
+    def forward(self, x: Tensor, baseline_error: Tensor | None = None) -> Tensor:
+        """Summaries ``s``, shape (B, width), float32.
+
+        Parameters
+        ----------
+        x : Tensor, shape (B, L, 3), float32
+            Sorted by time.
+        baseline_error : Tensor, shape (B,), float32, optional
+            1-sigma relative error of the baselines; exact ones if left out.
+        """
         with torch.autocast(x.device.type, enabled=False):
             features, filled = self._features(*split_padding(x.float()))
             tokens = self.embed(features)
-        summary = self.summary.expand(x.shape[0], 1, -1)
-        h = torch.cat([summary.to(tokens.dtype), tokens], dim=1)
+            summary = self.summary + self.baseline(x, baseline_error)
+        h = torch.cat([summary[:, None], tokens], dim=1)
         mask = nn.functional.pad(filled, (1, 0), value=True)
         for layer in self.layers:
             h = layer(h, mask)
@@ -143,23 +152,44 @@ class PaperEncoder(nn.Module):
         super().__init__()
         self.embed = nn.Linear(3, width)
         self.summary = nn.Parameter(0.02 * torch.randn(width))
+        self.baseline = _BaselineToken(width)
         self.layers = nn.ModuleList(
             _Layer(width, heads, feed_forward, pre_norm=False) for _ in range(layers)
         )
         self.norm = nn.LayerNorm(width)
         self.register_buffer("positions", _sinusoids(max_length, width), persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``x``, shape (B, L, 3), float32, sorted by time -> ``s``, shape (B, width), float32."""
+    def forward(self, x: Tensor, baseline_error: Tensor | None = None) -> Tensor:
+        """Summaries ``s``, shape (B, width), as of `CompactEncoder`."""
+        summary = self.summary + self.baseline(x, baseline_error)
         x, valid = split_padding(x.float())
         h = self.embed(x) * math.sqrt(self.summary.shape[0]) + self.positions[: x.shape[1]]
         # The summary goes first so that padding never moves it.
-        h = torch.cat([self.summary.expand(x.shape[0], 1, -1), h], dim=1)
+        h = torch.cat([summary[:, None], h], dim=1)
         mask = nn.functional.pad(valid, (1, 0), value=True)
         for layer in self.layers:
             h = layer(h, mask)
         s: Tensor = self.norm(h[:, 0].float())
         return s
+
+
+class _BaselineToken(nn.Module):
+    """Adds what is known of the baseline's error to the summary token; nothing at first."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, width)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: Tensor, error: Tensor | None) -> Tensor:
+        """``error``, shape (B,), relative -> shape (B, width)."""
+        error = x.new_zeros(len(x)) if error is None else error.float()
+        # From -2 for an exact baseline to 1 for one that is off by 1 %.
+        z = torch.log10((error + 1e-5) / 1e-3)
+        features = [z, z * z, (math.pi * z).sin(), (math.pi * z).cos()]
+        token: Tensor = self.linear(torch.stack(features, dim=-1))
+        return token
 
 
 class _Layer(nn.Module):

@@ -28,18 +28,34 @@ same alerts.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
-from broker_filter.errors import ModelError
-from broker_filter.types import AlertState
+import numpy as np
+
+from broker_filter.columns import (
+    Column,
+    Columns,
+    arrays_of,
+    packed,
+    packed_stars,
+    unpacked,
+    unpacked_stars,
+)
+from broker_filter.errors import ModelError, StateError
+from broker_filter.types import AlertState, StarId
 
 __all__ = [
     "FIRST_UPDATE_DAYS",
     "HYSTERESIS",
     "UPDATE_FACTOR",
     "UPDATE_STEP",
+    "EventKey",
     "EventState",
     "decide",
+    "events_from_columns",
+    "events_to_columns",
     "with_peak",
 ]
 
@@ -54,6 +70,11 @@ UPDATE_FACTOR = 1.5
 
 FIRST_UPDATE_DAYS = 0.25
 """Age at which an event gives its first update for its age alone."""
+
+EventKey = tuple[str, StarId, str]
+"""Survey, star and band: what an event state belongs to."""
+
+_TIMES: Final = ("opened_mjd", "alerted_mjd", "alerted_log10_k", "seen_mjd", "t0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,3 +201,47 @@ def with_peak(state: EventState, t0: float) -> EventState:
         no longer hold the event.
     """
     return state if state.closed else replace(state, t0=t0)
+
+
+def events_to_columns(events: Mapping[EventKey, EventState]) -> dict[str, Column]:
+    """Write event states as columns for a snapshot."""
+    states = events.values()
+    numbers = {
+        name: np.array([getattr(state, name) for state in states], np.float64) for name in _TIMES
+    }
+    return {
+        **packed("survey", [survey for survey, _, _ in events]),
+        **packed_stars("star", [star for _, star, _ in events]),
+        **packed("band", [band for _, _, band in events]),
+        **packed("opened_by", [state.opened_by for state in states]),
+        "closed": np.array([state.closed for state in states], np.bool_),
+        **numbers,
+    }
+
+
+def events_from_columns(columns: Columns) -> dict[EventKey, EventState]:
+    """Read what `events_to_columns` wrote.
+
+    Raises
+    ------
+    StateError
+        If columns are missing or of different lengths.
+    """
+    try:
+        arrays = arrays_of(columns)
+        keys = zip(
+            unpacked("survey", arrays),
+            unpacked_stars("star", arrays),
+            unpacked("band", arrays),
+            strict=True,
+        )
+        numbers = zip(*(arrays[name].tolist() for name in _TIMES), strict=True)
+        rest = zip(unpacked("opened_by", arrays), arrays["closed"].tolist(), strict=True)
+        return {
+            key: EventState(
+                opened_by=opened_by, closed=closed, **dict(zip(_TIMES, row, strict=True))
+            )
+            for key, row, (opened_by, closed) in zip(keys, numbers, rest, strict=True)
+        }
+    except (LookupError, ValueError, TypeError) as error:
+        raise StateError(f"the events of the snapshot cannot be used: {error!r}") from error

@@ -40,8 +40,12 @@ class Network(nn.Module):
         encoder: nn.Module = self.estimator.embedding_net
         return encoder
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """``x``, shape (B, L, 3) -> ln K, shape (B,), and the summaries s, shape (B, d)."""
-        s = self.encoder(x)
+    def forward(self, x: Tensor, baseline_error: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """``x``, shape (B, L, 3) -> ln K, shape (B,), and the summaries s, shape (B, d).
+
+        ``baseline_error``, shape (B,), is the 1-sigma relative error of each window's baseline;
+        exact baselines if left out.
+        """
+        s = self.encoder(x, baseline_error)
         with torch.autocast(x.device.type, enabled=False):
             return self.evidence(s), s

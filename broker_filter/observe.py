@@ -1,8 +1,4 @@
-"""Metrics, health and logs.
-
-`METRICS` is the one table of all metrics; the Prometheus objects and the table in the README come
-from it. Labels are bounded: never a star or an alert.
-"""
+"""Metrics, health and logs: what the outside may see of a running filter."""
 
 from __future__ import annotations
 
@@ -10,26 +6,34 @@ import json
 import logging
 import math
 import re
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedReader, BytesIO
 from typing import Any, Literal, Self, TextIO, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
 )
 from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.utils import floatToGoString
 
 from broker_filter.errors import ConfigError
+from broker_filter.metrics_table import METRICS, PREFIX, Metric, markdown_table
 
 __all__ = [
     "METRICS",
@@ -41,196 +45,15 @@ __all__ = [
     "markdown_table",
 ]
 
-PREFIX = "broker_filter_"
+_log = logging.getLogger(__name__)
+
 STALL_S = 30.0
+START_S = 300.0
 MAX_TEXT = 2000
-
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_LATENCY = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
-_COUNTS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0)
-_FRACTIONS = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
-_LOG10_K = (-20.0, -10.0, -5.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric: what it counts, and what to do about it."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    labels: tuple[str, ...]
-    meaning: str
-    action: str
-    buckets: tuple[float, ...] = ()
-
-
-METRICS: tuple[Metric, ...] = (
-    Metric(
-        "records_consumed_total",
-        "counter",
-        ("topic",),
-        "messages taken from the input topics",
-        "flat while the survey observes: check the broker, the group and /readyz",
-    ),
-    Metric(
-        "records_dead_total",
-        "counter",
-        ("reason",),
-        "messages that could not be used, sent to the dead-letter topic",
-        "above 1 % of the consumed: read the dead letters; a schema has probably changed",
-    ),
-    Metric(
-        "points_inserted_total",
-        "counter",
-        ("outcome",),
-        "epochs by what became of them: inserted, duplicate, late, or rejected and why",
-        "many rejected: check flag_mask, mjd_min and mjd_max against the survey",
-    ),
-    Metric(
-        "windows",
-        "gauge",
-        (),
-        "windows in memory",
-        "grows without end: stars are not shared out by partition, or ids are not stable",
-    ),
-    Metric(
-        "window_store_bytes",
-        "gauge",
-        (),
-        "memory of all windows",
-        "near the pod's limit: add members to the group",
-    ),
-    Metric(
-        "batch_windows",
-        "histogram",
-        (),
-        "windows per batch",
-        "small while lag grows: raise batch.max_wait_s",
-        _COUNTS,
-    ),
-    Metric(
-        "batch_fill_ratio",
-        "histogram",
-        (),
-        "points over padded points per batch",
-        "low: windows are short for their buckets",
-        (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
-    ),
-    Metric(
-        "inference_seconds",
-        "histogram",
-        ("stage",),
-        "time of a batch per stage: evidence, posterior",
-        "high: fewer alert.posterior_samples, more model.threads, or a GPU",
-        _SECONDS,
-    ),
-    Metric(
-        "gpu_queue_batches",
-        "gauge",
-        (),
-        "batches that wait for the network",
-        "at batch.queue_depth for 10 minutes: the network is too slow for the stream",
-    ),
-    Metric(
-        "alerts_published_total",
-        "counter",
-        ("schema",),
-        "alerts published",
-        "far above the usual rate: look at log_bayes_factor for a change of the input",
-    ),
-    Metric(
-        "consumer_lag_records",
-        "gauge",
-        ("topic", "partition"),
-        "messages between our position and the end of the partition",
-        "grows: add members, up to the number of partitions",
-    ),
-    Metric(
-        "event_to_alert_seconds",
-        "histogram",
-        (),
-        "time from a message's Kafka timestamp to its alert",
-        "p99 above 2 s: look at the lag, the queue and batch.max_wait_s",
-        _LATENCY,
-    ),
-    Metric(
-        "last_record_timestamp_seconds",
-        "gauge",
-        (),
-        "Kafka timestamp of the newest message, Unix time",
-        "two cadences old in season: the source has stopped",
-    ),
-    Metric(
-        "snapshot_age_seconds",
-        "gauge",
-        (),
-        "age of the oldest snapshot of our partitions",
-        "above three intervals: check the snapshot store",
-    ),
-    Metric(
-        "snapshot_seconds",
-        "histogram",
-        (),
-        "time to write a snapshot",
-        "near kafka.max_poll_interval_ms: more, smaller partitions",
-        _LATENCY,
-    ),
-    Metric(
-        "restore_seconds",
-        "histogram",
-        (),
-        "time to load a snapshot and replay up to now",
-        "long: shorten the snapshot interval",
-        _LATENCY,
-    ),
-    Metric(
-        "rebalances_total",
-        "counter",
-        ("kind",),
-        "partitions changes: assigned, revoked, lost",
-        "frequent, or any lost: members restart or poll too rarely",
-    ),
-    Metric(
-        "backpressure_seconds_total",
-        "counter",
-        (),
-        "time during which intake was paused for the network",
-        "grows steadily: as gpu_queue_batches",
-    ),
-    Metric(
-        "posterior_support_fraction",
-        "histogram",
-        (),
-        "share of posterior samples inside the prior",
-        "below 0.99: the light curves are unlike those of the training",
-        _FRACTIONS,
-    ),
-    Metric(
-        "log_bayes_factor",
-        "histogram",
-        (),
-        "log10 K of the evaluated windows",
-        "shifts: instrument, calibration or model has changed; compare with the model card",
-        _LOG10_K,
-    ),
-    Metric(
-        "build_info",
-        "gauge",
-        ("version", "model"),
-        "always 1; the labels name what runs",
-        "two values at once: a roll-out is under way",
-    ),
-)
-
-
-def markdown_table() -> str:
-    """Return the table of all metrics, in Markdown, for the README."""
-    rows = [
-        f"| `{PREFIX}{m.name}` | {m.kind} | {', '.join(m.labels)} | {m.meaning} | {m.action} |"
-        for m in METRICS
-    ]
-    head = ["| metric | type | labels | meaning | what to do |", "|---|---|---|---|---|"]
-    return "\n".join(head + rows)
+MAX_SERIES = 4096
+MAX_REQUEST_BYTES = 8192
+MAX_REQUEST_S = 5.0
+MAX_REQUESTS = 16
 
 
 class Metrics:
@@ -238,21 +61,23 @@ class Metrics:
 
     Names are those of `METRICS`, without the prefix. All methods may be called from any thread and
     raise KeyError for a name that is not in the table, ValueError for labels that do not fit it.
+    A metric holds `MAX_SERIES` combinations of labels; any further ones count as ``other``.
 
     Attributes
     ----------
     registry : CollectorRegistry
-        Holds these metrics alone.
+        Holds these metrics and those of the process.
     """
 
     def __init__(self) -> None:
         self._table = {metric.name: metric for metric in METRICS}
-        self._values: dict[str, dict[tuple[str, ...], Any]] = {name: {} for name in self._table}
+        self._values: dict[str, dict[tuple[str, ...], Any]] = {}
         self._lock = threading.Lock()
         for metric in METRICS:
-            if not metric.labels:
-                self._values[metric.name][()] = _zero(metric)
+            keys = [(value,) for value in metric.known] if metric.labels else [()]
+            self._values[metric.name] = {key: _zero(metric) for key in keys}
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self.registry.register(cast("Any", self))
 
     def inc(self, name: str, amount: float = 1.0, **labels: object) -> None:
@@ -312,7 +137,10 @@ class Metrics:
         metric = self._table[name]
         if metric.kind != kind:
             raise ValueError(f"{name} is a {metric.kind}, not a {kind}")
-        return metric, _label_values(metric, labels)
+        key = _label_values(metric, labels)
+        series = self._values[name]
+        full = len(series) >= MAX_SERIES and key not in series
+        return metric, ("other",) * len(key) if full else key
 
 
 def _label_values(metric: Metric, labels: Mapping[str, object]) -> tuple[str, ...]:
@@ -331,7 +159,8 @@ def _family(metric: Metric, values: Mapping[tuple[str, ...], Any]) -> Family:
     name = PREFIX + metric.name
     if metric.kind == "histogram":
         histogram = HistogramMetricFamily(name, metric.meaning, labels=metric.labels)
-        bounds = [*(f"{bound:g}" for bound in metric.buckets), "+Inf"]
+        # As Prometheus 3 writes them: "1.0", so that queries with le work on every version.
+        bounds = [*map(floatToGoString, metric.buckets), "+Inf"]
         for key, (counts, total) in values.items():
             cumulative = np.cumsum(counts).tolist()
             histogram.add_metric(key, list(zip(bounds, cumulative, strict=True)), total)
@@ -354,6 +183,8 @@ class Health:
         Monotonic time in seconds.
     stall_s : float
         Longest time that one turn of the main loop may take.
+    start_s : float
+        Longest time up to the first turn: models load before it.
     """
 
     def __init__(
@@ -362,15 +193,17 @@ class Health:
         *,
         clock: Callable[[], float] = time.monotonic,
         stall_s: float = STALL_S,
+        start_s: float = START_S,
     ) -> None:
         self._clock = clock
         self._stall_s = stall_s
+        self._limit_s = start_s
         self._turned = clock()
         self._there = dict.fromkeys(needs, False)
 
     def beat(self) -> None:
         """Say that the main loop has turned."""
-        self._turned = self._clock()
+        self._turned, self._limit_s = self._clock(), self._stall_s
 
     def set_ready(self, need: str, ready: bool = True) -> None:
         """Say that something needed is there, or no longer; KeyError if it is not of the needs."""
@@ -385,7 +218,7 @@ class Health:
     def stalled_s(self) -> float:
         """Return the seconds since the last turn, 0 while they are within the limit."""
         passed = self._clock() - self._turned
-        return passed if passed > self._stall_s else 0.0
+        return passed if passed > self._limit_s else 0.0
 
 
 Answer = tuple[int, str, bytes]
@@ -420,13 +253,12 @@ class ObserveServer:
             "/readyz": lambda: _readyz(health),
         }
         try:
-            self._server = ThreadingHTTPServer((host, port), _handler(routes))
+            self._server = _Server(host, port, _handler(routes))
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on metrics.host = {host}, metrics.port = {port}:"
                 f" {error.strerror}; choose another port, or 0 for a free one"
             ) from None
-        self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), name="observe", daemon=True
@@ -459,9 +291,40 @@ def _readyz(health: Health) -> Answer:
     return (503 if missing else 200), "text/plain", f"{text}\n".encode()
 
 
+class _Server(ThreadingHTTPServer):
+    """At most `MAX_REQUESTS` at a time, each in a thread; one too many is cut off."""
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._free = threading.BoundedSemaphore(MAX_REQUESTS)
+        super().__init__((host, port), handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, *_: object) -> None:
+        """Log what went wrong, unless the client hung up or was too slow."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            _log.exception("observe_failed")
+
+
 def _handler(routes: Mapping[str, Callable[[], Answer]]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        timeout = 5.0  # a client that sends nothing must not hold its thread
+        def handle(self) -> None:
+            # A time limit per read would let a slow client hold its thread for hours.
+            self.rfile = BufferedReader(BytesIO(_read_head(self.connection)))
+            self.handle_one_request()
 
         def do_GET(self) -> None:
             route = routes.get(self.path.partition("?")[0])
@@ -476,6 +339,19 @@ def _handler(routes: Mapping[str, Callable[[], Answer]]) -> type[BaseHTTPRequest
             """Keep scrapes out of the log."""
 
     return Handler
+
+
+def _read_head(connection: socket.socket) -> bytes:
+    """The head of a request; nothing if it is longer or slower than the limits."""
+    head, end = b"", time.monotonic() + MAX_REQUEST_S
+    while b"\r\n\r\n" not in head:
+        connection.settimeout(max(0.001, end - time.monotonic()))
+        part = connection.recv(MAX_REQUEST_BYTES)
+        head += part
+        if not part or len(head) > MAX_REQUEST_BYTES:
+            return b""
+    connection.settimeout(MAX_REQUEST_S)
+    return head
 
 
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}

@@ -6,12 +6,15 @@ many rows is a handful of array operations, and nothing per point is a Python ob
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
 
+from broker_filter.columns import Column, Streamed
+from broker_filter.page_copy import PageCopy
 from broker_filter.types import FloatArray, IntArray
 
 __all__ = ["PAGE", "PagedPoints", "grown", "spans"]
@@ -19,6 +22,8 @@ __all__ = ["PAGE", "PagedPoints", "grown", "spans"]
 PAGE: Final = 64
 _SHIFT: Final = 6
 _MASK: Final = PAGE - 1
+_CHUNK_POINTS: Final = 1 << 20
+_POINT_COLUMNS: Final = ("time", "flux", "error", "source")
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Columns = tuple[FloatArray, NDArray[np.float32], NDArray[np.float32], NDArray[np.uint16]]
@@ -72,7 +77,7 @@ class PagedPoints:
 
     __slots__ = (
         *("time", "flux", "error", "source", "count"),
-        *("_first", "_table", "_free", "_n_free", "_n_pages"),
+        *("_first", "_table", "_free", "_n_free", "_n_pages", "_copies"),
     )
 
     def __init__(self) -> None:
@@ -85,6 +90,7 @@ class PagedPoints:
         self._table = np.zeros((0, 1), np.int32)
         self._free = np.zeros(0, np.int32)
         self._n_free = 0
+        self._copies: list[ref[PageCopy]] = []
         self._n_pages = 1  # page 0 is nobody's: empty rows point at it
 
     @property
@@ -116,6 +122,9 @@ class PagedPoints:
 
     def write(self, place: IntArray, columns: Columns) -> None:
         """Overwrite the points at these places."""
+        for copy in self._copies:
+            if (pages := copy()) is not None:
+                pages.keep(place)
         self.time[place], self.flux[place], self.error[place], self.source[place] = columns
 
     def search(self, row: IntArray, before: Callable[[IntArray], NDArray[np.bool_]]) -> IntArray:
@@ -160,6 +169,52 @@ class PagedPoints:
             kept = np.minimum(np.arange(width) + passed[moved, None], width - 1)
             self._table[row[moved]] = np.take_along_axis(self._table[row[moved]], kept, 1)
 
+    def state(self, n_rows: int) -> dict[str, Column]:
+        """Rows 0 to ``n_rows - 1`` as columns: how many points each has, and all their points.
+
+        The points are those of now, whenever they are used and in whatever thread: their pages are
+        copied when they are needed, or before they are overwritten (`PageCopy`).
+        """
+        pages = PageCopy([getattr(self, name) for name in _POINT_COLUMNS], self._n_pages, PAGE)
+        self._copies = [copy for copy in self._copies if copy() is not None] + [ref(pages)]
+        rows = PagedPoints()
+        for name in ("count", "_first", "_table"):
+            setattr(rows, name, getattr(self, name)[:n_rows].copy())
+        total = int(rows.count.sum(dtype=np.int64))
+
+        def column(i: int, dtype: np.dtype[Any]) -> Streamed:
+            def parts() -> Iterator[NDArray[Any]]:
+                points = pages.columns()[i]
+                for row, position in _blocks(rows.count):
+                    yield points[rows.place(row, position)]
+
+            return Streamed(dtype, (total,), parts)
+
+        points = {
+            name: column(i, getattr(self, name).dtype) for i, name in enumerate(_POINT_COLUMNS)
+        }
+        return {"count": rows.count, **points}
+
+    def restore(self, columns: Mapping[str, NDArray[Any]], limit: int) -> None:
+        """Take over rows that `state` gave, as the first; of each its first ``limit`` points.
+
+        Raises
+        ------
+        ValueError
+            The points are more or fewer than the rows say.
+        """
+        count = columns["count"].astype(np.int64)
+        if count.min(initial=0) < 0 or any(
+            len(columns[name]) != count.sum() for name in _POINT_COLUMNS
+        ):
+            raise ValueError("points and their counts contradict each other")
+        first, held = np.cumsum(count) - count, np.minimum(count, limit)
+        self.lengthen(np.arange(len(count)), held)
+        for row, position in _blocks(held):
+            at, place = first[row] + position, self.place(row, position)
+            for name in _POINT_COLUMNS:
+                getattr(self, name)[place] = columns[name][at]
+
     def _pages_of(self, row: IntArray) -> IntArray:
         """Pages held: a row that is empty holds none, for its ``_first`` is 0."""
         return (self._first[row].astype(np.int64) + self.count[row] + _MASK) >> _SHIFT
@@ -185,3 +240,12 @@ class PagedPoints:
         self._free = grown(self._free, self._n_free + len(pages))
         self._free[self._n_free : self._n_free + len(pages)] = pages
         self._n_free += len(pages)
+
+
+def _blocks(count: NDArray[np.integer[Any]]) -> Iterator[tuple[IntArray, IntArray]]:
+    """Row and position of all points, in order, so many rows at a time as make up a chunk."""
+    total = np.cumsum(count, dtype=np.int64)
+    steps = np.arange(_CHUNK_POINTS, total[-1] if len(total) else 0, _CHUNK_POINTS)
+    for rows in np.split(np.arange(len(count)), np.unique(np.searchsorted(total, steps))):
+        owner, position = spans(np.zeros(len(rows), np.int64), count[rows].astype(np.int64))
+        yield rows[owner], position

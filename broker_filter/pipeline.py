@@ -7,6 +7,12 @@ service may run them in two threads::
     Assessment  evidence -> life cycle -> posterior -> alert     owns the events
 
 `Pipeline` runs one after the other; tests and the replay of small archives use it as it is.
+
+State is kept per partition and is one state only together: `Intake.flush` copies windows and
+schedule at the one moment when no window waits to be looked at, the copy travels with the work,
+and `Assessment.assess` adds the events as they are after it. A partition restored at an offset
+below the committed one is *silent* up to the latter: its messages move windows and events on as
+they did, and give no alert, no dead letter and no offset.
 """
 
 from __future__ import annotations
@@ -14,19 +20,28 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from broker_filter.alert import Alert, Magnification, ProcessingTimes, Provenance, build_alert
-from broker_filter.batcher import Batcher, Work
+from broker_filter.batcher import Batcher, Origin, Work
+from broker_filter.columns import Column
 from broker_filter.decode import Decoder
 from broker_filter.errors import PoisonMessage
-from broker_filter.lifecycle import EventState, decide, with_peak
+from broker_filter.lifecycle import (
+    EventKey,
+    EventState,
+    decide,
+    events_from_columns,
+    events_to_columns,
+    with_peak,
+)
 from broker_filter.observe import Metrics
 from broker_filter.photometry import Limits, accept
 from broker_filter.schedule import Schedule, concatenate, waves
 from broker_filter.scorer import Scored, Scorer
-from broker_filter.types import DeadLetter, Message, Partition, Photometry, StarId, WindowBatch
+from broker_filter.shard_state import ShardState, SnapshotError, damage_of, prefixed
+from broker_filter.types import DeadLetter, Message, Partition, Photometry, WindowBatch
 from broker_filter.window import WindowStore
 
 __all__ = ["Assessment", "AssessmentOptions", "Intake", "Outputs", "Pipeline"]
@@ -34,19 +49,31 @@ __all__ = ["Assessment", "AssessmentOptions", "Intake", "Outputs", "Pipeline"]
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What one piece of work gave; the offsets may be committed once the alerts are delivered."""
+    """What one piece of work gave; the offsets may be committed once the alerts are delivered.
+
+    ``captured`` are whole states of partitions after this work; a snapshot of one may be written
+    once the offsets are committed.
+    """
 
     alerts: list[Alert] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     offsets: dict[Partition, int] = field(default_factory=dict)
+    captured: dict[Partition, ShardState] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Shard:
-    """Windows of one partition and when they were last looked at."""
+    """Windows of one partition, when they were last looked at, and up to which message.
+
+    Messages before ``live_from`` are silent; ``restoring_since`` is when its restore began, as long
+    as it has not come to an end.
+    """
 
     store: WindowStore
     schedule: Schedule
+    offset: int = 0
+    live_from: int = 0
+    restoring_since: float | None = None
 
 
 class Intake:
@@ -90,36 +117,117 @@ class Intake:
             Any monotonic clock, in seconds; it only decides when a batch has waited long enough.
         """
         dead: list[DeadLetter] = []
-        pieces: dict[Partition, list[Photometry]] = {}
+        pieces: dict[tuple[Partition, bool], list[Photometry]] = {}
         offsets: dict[Partition, int] = {}
+        received_ms = max((message.timestamp_ms for message in messages), default=0)
         for message in messages:
             where = (message.topic, message.partition)
-            offsets[where] = message.next_offset
+            silent = self._pass(where, message)
+            if not silent:
+                offsets[where] = message.next_offset
             try:
-                pieces.setdefault(where, []).append(self._decoder.decode(message))
+                pieces.setdefault((where, silent), []).append(self._decoder.decode(message))
             except PoisonMessage as error:
-                self._metrics.inc("records_dead_total", reason=error.reason)
-                dead.append(DeadLetter(message, error.reason, error.detail))
+                if not silent:
+                    self._metrics.inc("records_dead_total", reason=error.reason)
+                    dead.append(DeadLetter(message, error.reason, error.detail))
         for topic, count in Counter(message.topic for message in messages).items():
             self._metrics.inc("records_consumed_total", count, topic=topic)
         if offsets:
             self._batcher.note_offsets(offsets, now)
-        received_ms = max((message.timestamp_ms for message in messages), default=0)
-        for partition, decoded in pieces.items():
-            self._insert(self._shard(partition), decoded, now, received_ms)
+        # Of one partition the silent messages come first, as they did in its topic.
+        for (where, silent), group in pieces.items():
+            self._insert(self._shard(where), group, now, Origin(where, received_ms, silent))
+        self._note_live(now)
         return dead
+
+    def _pass(self, partition: Partition, message: Message) -> bool:
+        """Move a partition's offset past a message; whether that message is silent."""
+        shard = self._shard(partition)
+        # Messages read again, after a failed commit say, are in the state already.
+        shard.offset = max(shard.offset, message.next_offset)
+        return message.next_offset <= shard.live_from
 
     def due(self, now: float) -> bool:
         """Whether the windows gathered should be evaluated now."""
         return self._batcher.due(now)
 
-    def flush(self) -> Work | None:
-        """Hand over what was gathered, with the offsets that it settles; None if there is none."""
-        return self._batcher.flush()
+    def flush(self, capture: Collection[Partition] = ()) -> Work | None:
+        """Hand over what was gathered, with the offsets that it settles; None if there is none.
+
+        Parameters
+        ----------
+        capture : collection of (str, int)
+            Partitions whose state goes along, as a copy taken now; those without are left out.
+        """
+        work = self._batcher.flush()
+        captured = {p: self._copy(p) for p in capture if p in self._shards}
+        return replace(work or Work(None, {}), captured=captured) if captured else work
+
+    def _copy(self, partition: Partition) -> ShardState:
+        shard = self._shards[partition]
+        columns = prefixed("window", shard.store.state())
+        columns |= prefixed("schedule", shard.schedule.state())
+        return ShardState(partition, shard.offset, shard.store.window_days, "", columns)
+
+    def restore(
+        self,
+        partition: Partition,
+        state: ShardState | None,
+        *,
+        live_from: int,
+        began: float | None = None,
+    ) -> None:
+        """Begin a partition where a state was taken, or with no windows.
+
+        Parameters
+        ----------
+        partition : (str, int)
+            Its next message is that at ``state.offset``.
+        state : ShardState or None
+        live_from : int
+            The committed offset: messages before it are silent.
+        began : float
+            When the restore began, by the clock of `take`; with it the time from then until the
+            partition is live is told to the metrics.
+
+        Raises
+        ------
+        SnapshotError
+            ``window`` where the state's windows are of another length, ``damaged`` where its
+            columns contradict each other. The partition is then as it was.
+        """
+        shard = _Shard(self._make_store(), self._make_schedule())
+        if state is not None:
+            _check_window(state, shard.store)
+            with damage_of(f"the snapshot of {partition}"):
+                shard.store.restore(state.part("window"))
+                shard.schedule.restore(shard.store, state.part("schedule"))
+            shard.offset = state.offset
+        shard.live_from, shard.restoring_since = live_from, began
+        self._shards[partition] = shard
+
+    def partitions(self) -> list[Partition]:
+        """Those that have a state."""
+        return list(self._shards)
+
+    def replaying(self) -> dict[Partition, int]:
+        """Partitions that are silent still, and from which offset on they are live."""
+        return {p: shard.live_from for p, shard in self._shards.items() if _silent(shard)}
+
+    def live(self, partition: Partition) -> None:
+        """Say that the consumer has come to ``live_from``.
+
+        Needed where the offsets before it hold no message (marks of transactions, compaction).
+        """
+        shard = self._shard(partition)
+        shard.offset = max(shard.offset, shard.live_from)
 
     def drop(self, partitions: Iterable[Partition]) -> None:
-        """Forget the windows of partitions that others own now."""
-        for partition in partitions:
+        """Forget the windows of partitions that others own now, those gathered included."""
+        gone = set(partitions)
+        self._batcher.drop(gone)
+        for partition in gone:
             self._shards.pop(partition, None)
 
     def report(self) -> None:
@@ -135,16 +243,21 @@ class Intake:
             self._metrics.inc("points_inserted_total", count, outcome=reason)
         return accepted.photometry
 
-    def _insert(
-        self, shard: _Shard, decoded: list[Photometry], now: float, received_ms: int
-    ) -> None:
+    def _note_live(self, now: float) -> None:
+        """Tell how long the restores took that have come to their end."""
+        for shard in self._shards.values():
+            if shard.restoring_since is not None and not _silent(shard):
+                self._metrics.observe("restore_seconds", now - shard.restoring_since)
+                shard.restoring_since = None
+
+    def _insert(self, shard: _Shard, decoded: list[Photometry], now: float, origin: Origin) -> None:
         """Insert wave by wave: a due window is read before its star's next message comes."""
         for wave in waves(decoded):
             for piece in concatenate(wave):
                 slots = shard.store.insert(self._usable(piece))
                 due = shard.schedule.due(shard.store, slots)
                 if len(due):
-                    self._batcher.add(shard.store.read(due), now, received_ms)
+                    self._batcher.add(shard.store.read(due), now, origin)
         for outcome, count in shard.store.take_counts().items():
             self._metrics.inc("points_inserted_total", count, outcome=outcome)
 
@@ -152,6 +265,20 @@ class Intake:
         if partition not in self._shards:
             self._shards[partition] = _Shard(self._make_store(), self._make_schedule())
         return self._shards[partition]
+
+
+def _silent(shard: _Shard) -> bool:
+    return shard.offset < shard.live_from
+
+
+def _check_window(state: ShardState, store: WindowStore) -> None:
+    if state.window_days != store.window_days:
+        raise SnapshotError(
+            "window",
+            f"the snapshot of {state.partition} has windows of {state.window_days:g} days, made for"
+            f" model {state.model_id}, and this model has {store.window_days:g}: the topic must be"
+            " replayed from one window back",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +316,7 @@ class Assessment:
         self._scorer, self._options = scorer, options
         self._magnification, self._provenance = magnification, provenance
         self._metrics = metrics
-        self._events: dict[tuple[str, StarId, str], EventState] = {}
+        self._events: dict[Partition, dict[EventKey, EventState]] = {}
 
     def assess(self, work: Work, now_ms: int) -> Outputs:
         """Evaluate one piece of work; blocks for as long as the network takes.
@@ -201,26 +328,63 @@ class Assessment:
         now_ms : int
             Wall clock, ms since 1970 UTC, for the alerts' processing times.
         """
-        batch = work.windows
-        if batch is None:
-            return Outputs(offsets=work.offsets)
+        alerts = [] if work.windows is None else self._evaluate(work, work.windows, now_ms)
+        captured = {p: self._complete(state) for p, state in work.captured.items()}
+        return Outputs(alerts=alerts, offsets=work.offsets, captured=captured)
+
+    def _complete(self, state: ShardState) -> ShardState:
+        """A state with the events as they are now."""
+        columns = {**state.columns, **prefixed("event", self.state(state.partition))}
+        return replace(state, columns=columns, model_id=self._provenance.model_id)
+
+    def state(self, partition: Partition) -> dict[str, Column]:
+        """The events of a partition as columns for a snapshot."""
+        return events_to_columns(self._events.get(partition, {}))
+
+    def restore(self, partition: Partition, state: ShardState | None) -> None:
+        """Begin a partition with the events of a state, or with none.
+
+        Events that another model opened stay open: their id remembers that model, and what this one
+        finds is told as their update, retraction or final.
+
+        While it is called, no work of this partition may be under way in another thread.
+
+        Raises
+        ------
+        SnapshotError
+            ``damaged`` where columns are missing or contradict each other.
+        """
+        self.drop([partition])
+        if state is not None:
+            with damage_of(f"the snapshot of {partition}"):
+                self._events[partition] = events_from_columns(state.part("event"))
+
+    def drop(self, partitions: Iterable[Partition]) -> None:
+        """Forget the events of partitions that others own now; see `restore` on threads."""
+        for partition in partitions:
+            self._events.pop(partition, None)
+
+    def _evaluate(self, work: Work, batch: WindowBatch, now_ms: int) -> list[Alert]:
         began = time.perf_counter()
         scored = self._scorer.score(batch)
         self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="evidence")
         self._metrics.observe("batch_windows", len(batch))
         self._metrics.observe("batch_fill_ratio", batch.n.sum() / max(batch.mjd_tai.size, 1))
         self._metrics.observe("log_bayes_factor", scored.log10_k)
-        return Outputs(alerts=self._decide(work, batch, scored, now_ms), offsets=work.offsets)
+        return self._decide(work, batch, scored, now_ms)
 
     def _decide(self, work: Work, batch: WindowBatch, scored: Scored, now_ms: int) -> list[Alert]:
         """Only rows above the threshold or of an open event can change anything."""
         alerts = []
-        for row, key in enumerate(zip(batch.survey, batch.star, batch.band, strict=True)):
-            if scored.log10_k[row] >= self._options.threshold or key in self._events:
-                received_ms = work.received_ms[row] if work.received_ms else 0
-                times = ProcessingTimes(received_ms or None, now_ms, now_ms)
-                alert = self._look(batch, scored, row, key, times)
-                alerts += [alert] if alert else []
+        keys = zip(batch.survey, batch.star, batch.band, strict=True)
+        for row, (key, origin) in enumerate(zip(keys, work.origins, strict=True)):
+            events = self._events.setdefault(origin.partition, {})
+            if scored.log10_k[row] >= self._options.threshold or key in events:
+                times = ProcessingTimes(origin.received_ms or None, now_ms, now_ms)
+                alert = self._look(batch, scored, row, key, events, times)
+                # A silent alert was needed all the same: its peak decides how the event ends.
+                if alert is not None and not origin.silent:
+                    alerts.append(alert)
         return alerts
 
     def _look(
@@ -228,11 +392,12 @@ class Assessment:
         batch: WindowBatch,
         scored: Scored,
         row: int,
-        key: tuple[str, StarId, str],
+        key: EventKey,
+        events: dict[EventKey, EventState],
         times: ProcessingTimes,
     ) -> Alert | None:
         state, kind = decide(
-            self._events.get(key),
+            events.get(key),
             float(scored.log10_k[row]),
             float(batch.mjd_tai[row, batch.n[row] - 1]),
             float(batch.t_start[row]),
@@ -262,12 +427,12 @@ class Assessment:
             passed = time.perf_counter() - began
             self._metrics.observe("inference_seconds", passed, stage="posterior")
         if state is None:
-            self._events.pop(key, None)
+            events.pop(key, None)
         else:
-            self._events[key] = state
+            events[key] = state
         return alert
 
-    def _seed(self, key: tuple[str, StarId, str], batch: WindowBatch, row: int) -> int:
+    def _seed(self, key: EventKey, batch: WindowBatch, row: int) -> int:
         """A seed from star and last epoch, so that a replay draws the same samples."""
         name = f"{self._options.seed}:{key}:{batch.mjd_tai[row, batch.n[row] - 1]:.8f}"
         return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") >> 1
@@ -285,11 +450,23 @@ class Pipeline:
     def __init__(self, intake: Intake, assessment: Assessment) -> None:
         self.intake, self.assessment = intake, assessment
 
-    def step(self, messages: Sequence[Message], now: float, *, flush: bool = False) -> Outputs:
-        """Take messages and evaluate what is due, or everything with ``flush``."""
+    def step(
+        self,
+        messages: Sequence[Message],
+        now: float,
+        *,
+        flush: bool = False,
+        capture: Collection[Partition] = (),
+    ) -> Outputs:
+        """Take messages and evaluate what is due, or everything with ``flush`` or ``capture``."""
         dead = self.intake.take(messages, now)
-        work = self.intake.flush() if flush or self.intake.due(now) else None
+        must = flush or bool(capture) or self.intake.due(now)
+        work = self.intake.flush(capture) if must else None
         if work is None:
             return Outputs(dead_letters=dead)
-        done = self.assessment.assess(work, round(1000 * now))
-        return Outputs(done.alerts, dead, done.offsets)
+        return replace(self.assessment.assess(work, round(1000 * now)), dead_letters=dead)
+
+    def restore(self, partition: Partition, state: ShardState | None, *, live_from: int) -> None:
+        """Begin a partition in both halves; see `Intake.restore`."""
+        self.intake.restore(partition, state, live_from=live_from)
+        self.assessment.restore(partition, state)

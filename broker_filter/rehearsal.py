@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 
 from broker_filter.alert import Alert
+from broker_filter.assembly import make_service
 from broker_filter.config import Settings
+from broker_filter.delivery import AtLeastOnce
 from broker_filter.embedded import BoundedPublisher, EmbeddedBroker
 from broker_filter.errors import BrokerFilterError, TransientError
 from broker_filter.observe import Health, Metrics
-from broker_filter.service import Service, make_assessment, make_intake
+from broker_filter.progress import GroupProgress
 from broker_filter.sink import KafkaSink, Sink
-from broker_filter.source import GroupProgress, KafkaSource, Partition, Source
 from broker_filter.subscribe import Subscription, subscribe
 from broker_filter.zoo import Entry
 
@@ -64,15 +65,9 @@ def rehearse(
             (kafka.dead_letter_topic, 1),
         ):
             broker.create_topic(topic, count)
-        intake = make_intake(settings, entry, metrics)
-        assessment = make_assessment(settings, entry, metrics)
-
-        def make_source(on_gone: Callable[[Iterable[Partition]], None]) -> Source:
-            return KafkaSource(kafka, on_revoke=on_gone, on_lost=intake.drop)
-
-        service = Service(
-            settings, make_source, KafkaSink(kafka), intake, assessment, metrics, Health()
-        )
+        # The embedded broker takes transactions and commits nothing.
+        delivery = AtLeastOnce(KafkaSink(kafka))
+        service = make_service(settings, entry, delivery, metrics, Health())
         publisher = _Publisher(broker, settings, publish, service.stop)
         with subscribe(kafka.bootstrap_servers, kafka.alert_topic, from_beginning=True) as alerts:
             reader = _Reader(alerts)

@@ -12,6 +12,8 @@ from zlib import crc32
 
 import numpy as np
 
+from broker_filter.columns import Column, Columns, arrays_of
+from broker_filter.errors import StateError
 from broker_filter.types import FloatArray, IntArray, Photometry, StarId
 from broker_filter.window import WindowStore
 
@@ -50,11 +52,49 @@ class Schedule:
             In the order of ``slots``.
         """
         self._follow(store)
-        newest = store.newest[slots]
-        cell = newest if self._every == 0 else np.floor(newest / self._every + self._phase[slots])
+        cell = self._cell(store.newest[slots], slots)
         due = (cell > self._last[slots]) & (store.count[slots] >= self._min_points)
         self._last[slots[due]] = cell[due]
         return slots[due]
+
+    def state(self) -> dict[str, Column]:
+        """A copy of when each window was last due, as columns for a snapshot."""
+        return {"every_days": np.array([self._every]), "last": self._last.copy()}
+
+    def restore(self, store: WindowStore, columns: Columns) -> None:
+        """Take over what another schedule of the same windows knew.
+
+        Cells of another width mean nothing here: where ``every_days`` was changed, every window
+        counts as looked at up to its newest epoch, and is due in its next cell.
+
+        Parameters
+        ----------
+        store : WindowStore
+            Restored from the same snapshot.
+        columns : mapping of str to array or Streamed
+            What `state` gave.
+
+        Raises
+        ------
+        StateError
+            If columns are missing or do not fit the windows.
+        """
+        self._follow(store)
+        try:
+            known = arrays_of(columns)
+            if len(known["last"]) != len(store):
+                raise ValueError(f"{len(known['last'])} windows, and the store has {len(store)}")
+            if known["every_days"].tolist() == [self._every]:
+                self._last[:] = known["last"]
+            else:
+                self._last[:] = self._cell(store.newest, np.arange(len(store)))
+        except (LookupError, ValueError, TypeError) as error:
+            raise StateError(f"the schedule of the snapshot cannot be used: {error!r}") from error
+
+    def _cell(self, newest: FloatArray, slots: IntArray) -> FloatArray:
+        if self._every == 0:
+            return newest
+        return np.asarray(np.floor(newest / self._every + self._phase[slots]), np.float64)
 
     def _follow(self, store: WindowStore) -> None:
         """Make room for windows that came into being."""

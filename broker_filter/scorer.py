@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from broker_filter import posterior, zoo
+from broker_filter import zoo
 from broker_filter.batcher import by_bucket
 from broker_filter.evidence import LN_10
+from broker_filter.flow_sampler import FlowSampler
 from broker_filter.network_input import PADDING, network_input
 from broker_filter.types import WindowBatch
 
@@ -67,6 +68,7 @@ class Scorer:
         self._device = torch.device(device)
         self._autocast = torch.bfloat16 if precision == "bfloat16" else None
         self._network = zoo.load(entry, device)
+        self._sampler = FlowSampler(self._network.estimator)
         self._buckets = tuple(entry.config["window"]["buckets"])
 
     @torch.inference_mode()
@@ -89,7 +91,7 @@ class Scorer:
         One window a call: the samples then are the same whichever other windows alert.
         """
         s = scored.summary[row : row + 1]
-        theta = posterior.sample(self._network.estimator, s, samples, [seed])
+        theta, _ = self._sampler(s, samples, [seed])
         return theta[0].cpu().numpy()
 
     def warm_up(self) -> None:

@@ -1,102 +1,81 @@
-"""The running filter: the main loop, the inference worker, signals and rebalances.
+"""The main loop around source, pipeline and delivery.
 
-The main thread polls, decodes, fills windows and publishes; one worker evaluates. Between them are
-two short queues. Offsets are committed only after the alerts of all messages before them have been
-delivered, so a crash repeats alerts (with the same ids) and never loses one.
+The main thread polls, decodes, fills windows and publishes; a `Worker` evaluates, a `Restorer`
+finds where new partitions begin, a `SnapshotWriter` saves. One turn of the loop::
+
+    poll ─▶ inbox ─▶ intake ─▶ worker ─▶ outbox ─▶ delivery (messages and offsets together)
+                                                      └─▶ snapshots of what is committed
+
+Nothing is committed before its alerts are out. Where the way out fails, the same parcel is tried
+again; where partitions go before it succeeds, what is not out is dropped and read again from the
+committed offset, with the state restored as on a start (`Service._rewind`).
 """
 
 from __future__ import annotations
 
 import logging
-import queue
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, nullcontext, suppress
-from types import FrameType
+from collections import deque
+from collections.abc import Callable, Collection
+from contextlib import nullcontext, suppress
+from functools import partial
 
-from broker_filter.alert import Provenance, to_message
-from broker_filter.batcher import Batcher, Work
+from broker_filter.alert import Alert, to_message
 from broker_filter.config import Settings
 from broker_filter.dead_letter import encode_dead_letter
-from broker_filter.decode import Decoder
+from broker_filter.delivery import Delivery, Outbox, Parcel, Patience
 from broker_filter.errors import StateError, TransientError
-from broker_filter.lens import magnification
-from broker_filter.observe import Health, Metrics, ObserveServer
-from broker_filter.photometry import Limits
-from broker_filter.pipeline import Assessment, AssessmentOptions, Intake, Outputs
-from broker_filter.schedule import Schedule
-from broker_filter.schema import software_version
-from broker_filter.scorer import Scorer
-from broker_filter.sink import KafkaSink, Sink
-from broker_filter.source import KafkaSource, Partition, Source
-from broker_filter.types import DeadLetter, Message, OutgoingMessage
-from broker_filter.window import WindowStore
-from broker_filter.zoo import Entry, find, verify
+from broker_filter.guard import StreamGuard
+from broker_filter.observe import Health, Metrics
+from broker_filter.pipeline import Assessment, Intake, Outputs
+from broker_filter.report import Reporter, fields
+from broker_filter.restore import Restorer, Start
+from broker_filter.shard_state import ShardState, SnapshotError
+from broker_filter.snapshot_writer import SnapshotWriter
+from broker_filter.source import OnChange, Source
+from broker_filter.types import DeadLetter, Message, OutgoingMessage, Partition
+from broker_filter.worker import Worker
 
-__all__ = ["Service", "make_assessment", "make_intake", "open_entry", "run"]
+__all__ = ["MakeSource", "Service"]
+
+MakeSource = Callable[[OnChange, OnChange, OnChange], Source]
+"""Opens a source, given what to call with partitions that come, go, or are lost."""
 
 _log = logging.getLogger(__name__)
 
 POLL_S = 0.1
 MAX_POLL_MESSAGES = 10_000
+SLICE_BYTES = 4 << 20
+"""Messages are taken in slices, so that a backlog of large ones cannot fill the memory."""
+OUTBOX_BYTES = 32 << 20
+ALERT_S = 0.5
+"""An alert does not wait longer for the next commit."""
+COMMIT_S = 5.0
+"""Longest time between two commits, whatever the settings: a transaction has to stay small."""
+PAUSE_S = 5.0
+"""Pausing throws away what was fetched ahead, so intake waits this long for the network first."""
 REPORT_S = 2.0
-DRAIN_S = 25.0
-
-
-def open_entry(settings: Settings) -> Entry:
-    """The verified zoo entry that the settings name."""
-    return verify(settings.model.path or find(settings.model.id))
-
-
-def make_intake(settings: Settings, entry: Entry, metrics: Metrics) -> Intake:
-    """First half of the pipeline, as the settings say."""
-    window, schedule = settings.window, settings.schedule
-    return Intake(
-        Decoder(settings.input.format, max_bytes=settings.input.max_message_bytes),
-        Limits(settings.input.mjd_min, settings.input.mjd_max, settings.input.flag_mask),
-        Batcher(settings.batch.flush_windows, settings.batch.max_wait_s),
-        lambda: WindowStore(entry.window_days, window.max_points),
-        lambda: Schedule(schedule.every_days, schedule.min_points),
-        metrics,
-    )
-
-
-def make_assessment(settings: Settings, entry: Entry, metrics: Metrics) -> Assessment:
-    """Second half of the pipeline, with the network loaded and warm."""
-    model, alert = settings.model, settings.alert
-    scorer = Scorer(
-        entry,
-        device=model.device,
-        precision=model.precision,
-        chunk=settings.batch.chunk,
-        threads=model.threads,
-    )
-    scorer.warm_up()
-    threshold = entry.threshold if alert.log10_k is None else alert.log10_k
-    version = software_version()
-    metrics.set("build_info", 1, version=version, model=entry.model_id)
-    return Assessment(
-        scorer,
-        AssessmentOptions(threshold, alert.prior_odds, alert.posterior_samples, alert.seed),
-        magnification,
-        Provenance(entry.model_id, entry.sha256, version, entry.window_days),
-        metrics,
-    )
+STOP_S = 20.0
+SAVE_S = 5.0
+"""Share of `STOP_S` that is kept for the last snapshots."""
+REVOKE_SHARE = 0.2
+"""Share of ``kafka.max_poll_interval_ms`` that settling partitions that go may take."""
 
 
 class Service:
-    """The main loop around a source and a sink.
+    """The main loop.
 
     Parameters
     ----------
     settings : Settings
     make_source : callable
-        Opens the source, given a callback for partitions that go to other members.
-    sink : Sink
+        See `MakeSource`.
+    delivery : Delivery
     intake, assessment
         The two halves of the pipeline; the second is used by the worker thread only.
+    restorer : Restorer
+    snapshots : SnapshotWriter or None
     metrics, health
         What the outside may see.
     """
@@ -104,31 +83,47 @@ class Service:
     def __init__(
         self,
         settings: Settings,
-        make_source: Callable[[Callable[[Iterable[Partition]], None]], Source],
-        sink: Sink,
+        make_source: MakeSource,
+        delivery: Delivery,
         intake: Intake,
         assessment: Assessment,
+        restorer: Restorer,
+        snapshots: SnapshotWriter | None,
         metrics: Metrics,
         health: Health,
     ) -> None:
-        self._settings, self._sink, self._intake = settings, sink, intake
+        self._settings, self._delivery = settings, delivery
+        self._intake, self._assessment = intake, assessment
+        self._restorer, self._snapshots = restorer, snapshots
         self._metrics, self._health = metrics, health
-        self._worker = _Worker(assessment, settings.batch.queue_depth)
-        self._dead = _DeadLetterGuard(
+        self._reporter = Reporter(metrics)
+        self._worker = Worker(settings.batch.queue_depth)
+        self._guard = StreamGuard(
             settings.dead_letters.max_ratio, settings.dead_letters.max_consecutive
         )
         self._stop = threading.Event()
-        self._source = make_source(self._give_up)
-        self._undelivered: dict[Partition, int] = {}
-        self._failed = False
+        self._failed = self._drained = False
+        self._inbox: deque[Message] = deque()
+        self._letters: list[DeadLetter] = []
+        self._outbox, self._parcel = Outbox(), _NO_PARCEL
+        self._alerts: list[Alert] = []  # those in the outbox
+        self._sealed: list[Alert] = []  # those in the parcel
+        self._patience = Patience(settings.kafka.delivery_timeout_s)
+        self._era = 0  # results of work from before a rewind are void
+        self._returning: set[Partition] = set()
+        self._capturing: set[Partition] = set()
+        self._captured: dict[Partition, ShardState] = {}
+        self._assigned_at: dict[Partition, float] = {}
+        self._behind_since: float | None = None
         self._last_commit = self._last_report = time.monotonic()
+        self._source = make_source(self._gain, self._give_up, self._lose)
 
     def stop(self) -> None:
         """Ask the loop to drain and end; may be called from a signal handler or a thread."""
         self._stop.set()
 
     def run(self) -> None:
-        """Turn until `stop`; then finish what was taken, commit and close.
+        """Turn until `stop`; then finish what was taken, commit, save and close.
 
         Raises
         ------
@@ -148,258 +143,294 @@ class Service:
             self._close()
         _log.info("stopped", extra={"event": "stopped"})
 
-    def _close(self) -> None:
-        self._worker.close()
-        self._source.close()
-        # After a failure its own error must reach the caller, not what the sink says besides.
-        with suppress(TransientError) if self._failed else nullcontext():
-            self._sink.close()
-
     def _turn(self) -> None:
         self._health.beat()
-        self._health.set_ready("partitions", bool(self._source.assigned()))
-        began = time.monotonic()
-        messages = self._source.poll(MAX_POLL_MESSAGES, POLL_S)
-        self._take(messages)
-        if self._intake.due(time.monotonic()) and not self._worker.full():
-            self._submit()
-        self._hold_back(began)
-        for outputs in self._worker.finished():
-            self._publish(outputs)
-        self._commit(force=False)
+        self._poll()
+        self._begin_restored()
+        self._take()
+        self._worker.serve()
+        self._deliver()
+        self._save()
         self._report()
 
-    def _take(self, messages: list[Message]) -> None:
-        if not messages:
-            return
-        dead = self._intake.take(messages, time.monotonic())
-        self._bury(dead)
-        self._dead.count(messages, dead)
-        self._metrics.set("last_record_timestamp_seconds", messages[-1].timestamp_ms / 1000)
+    # Intake
 
-    def _submit(self) -> None:
-        work = self._intake.flush()
-        if work is not None:
-            self._worker.submit(work)
-            self._metrics.set("gpu_queue_batches", self._worker.waiting())
-
-    def _hold_back(self, began: float) -> None:
-        """While the network is behind, take nothing new but keep polling."""
-        if self._worker.full() and self._intake.due(time.monotonic()):
-            self._source.pause()
-            self._metrics.inc("backpressure_seconds_total", time.monotonic() - began)
-        else:
+    def _poll(self) -> None:
+        """Take new messages, or while behind none: wait for the worker, and at length pause."""
+        began = time.monotonic()
+        if not self._inbox and not self._patience.failing():
+            self._behind_since = None
             self._source.resume()
+        else:
+            self._behind_since = self._behind_since or began
+            if began - self._behind_since < PAUSE_S and not self._patience.failing():
+                self._worker.serve(POLL_S)
+                self._metrics.inc("backpressure_seconds_total", time.monotonic() - began)
+                return
+            self._source.pause()
+        # Partitions may come and go in here, and the inbox with them: so it is looked up after.
+        messages = self._source.poll(MAX_POLL_MESSAGES, POLL_S)
+        self._inbox += messages
+        if self._behind_since is not None:
+            self._metrics.inc("backpressure_seconds_total", time.monotonic() - began)
 
-    def _publish(self, outputs: Outputs) -> None:
-        for alert in outputs.alerts:
-            self._send(to_message(alert, self._settings.kafka.alert_topic))
-            self._metrics.inc("alerts_published_total", schema="alert/1/0")
-            if alert.received_ms is not None:
-                passed = time.time() - alert.received_ms / 1000
-                self._metrics.observe("event_to_alert_seconds", passed)
-            _log.info(
-                "alert",
-                extra={
-                    "event": "alert",
-                    "alert_id": str(alert.alert_id),
-                    "state": alert.state,
-                    "log10_k": round(alert.log10_k, 2),
-                    "model_id": alert.model_id,
-                },
-            )
-        self._undelivered |= outputs.offsets
+    def _take(self) -> None:
+        """Put messages into the windows, slice by slice, as long as the worker keeps up."""
+        while True:
+            if self._intake.due(time.monotonic()) and not self._worker.full():
+                self._submit()
+            if not self._inbox or self._worker.full() or self._patience.failing():
+                return
+            messages = self._slice()
+            dead = self._intake.take(messages, time.monotonic())
+            self._letters += dead
+            self._reporter.taken(messages, dead)
+            self._guard.count(messages, dead)
 
-    def _bury(self, dead: list[DeadLetter]) -> None:
-        for letter in dead:
-            message = letter.message
-            _log.warning(
-                letter.detail,
-                extra={
-                    "event": "dead_letter",
-                    "reason": letter.reason,
-                    "topic": message.topic,
-                    "partition": message.partition,
-                    "offset": message.offset,
-                },
-            )
-            topic = self._settings.kafka.dead_letter_topic
-            self._send(encode_dead_letter(letter, time.time(), topic=topic))
+    def _slice(self) -> list[Message]:
+        messages: list[Message] = []
+        size = 0
+        while self._inbox and size < SLICE_BYTES:
+            messages.append(self._inbox.popleft())
+            size += len(messages[-1].value or b"")
+        return messages
 
-    def _send(self, message: OutgoingMessage) -> None:
-        self._sink.produce(message.topic, message.key, message.value, message.headers)
+    def _submit(self, capture: Collection[Partition] = ()) -> None:
+        work = self._intake.flush(capture)
+        if work is None:
+            return
+        letters, self._letters = self._letters, []
+        self._capturing.update(capture)
+        self._worker.submit(
+            lambda: self._assessment.assess(work, round(1000 * time.time())),
+            partial(self._pack, self._era, letters),
+        )
+        self._metrics.set("gpu_queue_batches", self._worker.waiting())
 
-    def _commit(self, *, force: bool) -> None:
-        """Commit what is settled, after all that was produced so far has been delivered."""
-        now = time.monotonic()
-        if force or now - self._last_commit >= self._settings.kafka.commit_interval_s:
-            self._last_commit = now
-            if self._undelivered:
-                self._sink.flush(self._settings.kafka.delivery_timeout_s)
-                self._source.commit(self._undelivered)
-                self._undelivered = {}
+    # Delivery
+
+    def _pack(self, era: int, letters: list[DeadLetter], outputs: Outputs) -> None:
+        """Put what one piece of work gave into the outbox."""
+        if era != self._era:
+            return
+        kafka = self._settings.kafka
+        now, topic = time.time(), kafka.dead_letter_topic
+        messages: list[OutgoingMessage] = [
+            encode_dead_letter(letter, now, topic=topic) for letter in letters
+        ]
+        messages += [to_message(alert, kafka.alert_topic) for alert in outputs.alerts]
+        self._outbox.add(messages, outputs.offsets)
+        self._alerts += outputs.alerts
+        self._captured |= outputs.captured
+
+    def _deliver(self, *, last: bool = False) -> None:
+        """Have out what is due, or with ``last`` all there is, if the broker is willing."""
+        if self._parcel is _NO_PARCEL:
+            if not last and (self._outbox.empty() or not self._due()):
+                return
+            self._parcel = self._outbox.seal()
+            self._sealed, self._alerts = self._alerts, []
+        if not self._patience.ready():
+            return
+        try:
+            self._delivery.deliver(self._parcel, self._source, last=last)
+        except TransientError as error:
+            if not self._patience.failing():
+                _log.warning("%s; trying again", error, extra={"event": "delivery_failed"})
+                self._health.set_ready("broker", ready=False)
+            self._patience.failed(error)
+            return
+        self._last_commit, self._parcel = time.monotonic(), _NO_PARCEL
+        if self._patience.failing():
+            _log.info("delivery goes on", extra={"event": "delivery_resumed"})
+            self._health.set_ready("broker")
+            self._patience.succeeded()
+        self._reporter.published(self._sealed)
+        self._sealed = []
+
+    def _due(self) -> bool:
+        waited = time.monotonic() - self._last_commit
+        return (
+            waited >= min(self._settings.kafka.commit_interval_s, COMMIT_S)
+            or (len(self._outbox) > 0 and waited >= ALERT_S)
+            or self._outbox.nbytes >= OUTBOX_BYTES
+        )
+
+    # Snapshots
+
+    def _save(self) -> None:
+        """Take a copy of the partition whose turn it is, and hand over copies now committed."""
+        if self._snapshots is None:
+            return
+        for partition, state in list(self._captured.items()):
+            committed = self._source.committed(partition)
+            if committed is not None and committed >= state.offset:
+                self._snapshots.submit(state, committed)
+                del self._captured[partition]
+                self._capturing.discard(partition)
+        if not self._capturing and not self._worker.full():
+            due = self._snapshots.due()
+            if due is not None:
+                self._submit([due])
+
+    # Partitions that come and go
+
+    def _gain(self, partitions: frozenset[Partition]) -> None:
+        self._metrics.inc("rebalances_total", kind="assigned")
+        self._assigned_at |= dict.fromkeys(partitions, time.monotonic())
+        self._restorer.begin(partitions)
+
+    def _begin_restored(self) -> None:
+        """Have partitions begin whose state has been found."""
+        if self._parcel is _NO_PARCEL and self._returning:
+            self._restorer.begin(self._returning)
+            self._returning = set()
+        for start in self._restorer.finished():
+            self._begin(start)
+        if not self._inbox:
+            positions = self._source.positions()
+            for partition, live_from in self._intake.replaying().items():
+                if positions.get(partition, -1) >= live_from:
+                    self._intake.live(partition)
+
+    def _begin(self, start: Start) -> None:
+        where = start.partition
+        began = self._assigned_at.pop(where, None)
+        try:
+            self._intake.restore(where, start.state, live_from=start.live_from, began=began)
+        except SnapshotError as error:
+            _log.warning("%s; the topic is replayed instead", error, extra=fields(where))
+            self._restorer.begin([where], snapshots=False)
+            return
+        self._worker.submit(lambda: self._assessment.restore(where, start.state))
+        self._source.start(where, start.offset, start.live_from)
+        if self._snapshots is not None:
+            self._snapshots.follow(where, start.age_s)
+        self._metrics.inc("restores_total", outcome=start.outcome)
+        _log.info(
+            "%s[%d] begins at offset %d (%s), silent up to %d",
+            *where,
+            start.offset,
+            start.outcome,
+            start.live_from,
+            extra={"event": "restored", "outcome": start.outcome, **fields(where)},
+        )
+
+    def _give_up(self, gone: frozenset[Partition]) -> None:
+        """Settle and save what was taken from partitions that go, then forget them."""
+        # After a failure something may be lost on its way out: the next owner reads it again.
+        if not self._failed and not self._drained:
+            budget = REVOKE_SHARE * self._settings.kafka.max_poll_interval_ms / 1000
+            deadline = time.monotonic() + budget
+            if self._settle(gone, deadline):
+                self._save_all(deadline)
+            else:
+                _log.warning("not settled within %.0f s: rewinding", budget, extra=_REWOUND)
+                self._rewind(gone)
+        self._forget(gone, "revoked")
+
+    def _lose(self, gone: frozenset[Partition]) -> None:
+        """Forget partitions that others own already; nothing of them may go out."""
+        in_flight = self._worker.busy() or self._parcel is not _NO_PARCEL
+        if in_flight or not self._outbox.empty():
+            self._rewind(gone)
+        self._forget(gone, "lost")
+
+    def _forget(self, gone: frozenset[Partition], kind: str) -> None:
+        self._restorer.cancel(gone)
+        self._returning -= gone
+        self._capturing -= gone
+        self._inbox = deque(m for m in self._inbox if (m.topic, m.partition) not in gone)
+        self._letters = [
+            letter
+            for letter in self._letters
+            if (letter.message.topic, letter.message.partition) not in gone
+        ]
+        self._intake.drop(gone)
+        self._worker.submit(lambda: self._assessment.drop(gone))
+        if self._snapshots is not None:
+            self._snapshots.forget(gone)
+        self._metrics.inc("rebalances_total", kind=kind)
+        self._reporter.forget(gone)
+        for partition in gone:
+            self._captured.pop(partition, None)
+            self._assigned_at.pop(partition, None)
+
+    def _rewind(self, gone: Collection[Partition]) -> None:
+        """Drop all that is not out: partitions that stay start anew from what is committed."""
+        self._era += 1
+        self._inbox.clear()
+        self._outbox.clear()
+        self._letters, self._alerts, self._sealed, self._captured = [], [], [], {}
+        self._capturing.clear()
+        if self._parcel is not _NO_PARCEL:
+            # A commit may be under way: it is ended before anything is read again.
+            self._parcel = self._parcel.emptied()
+        kept = self._source.assigned().difference(gone)
+        self._source.hold(kept)
+        self._intake.drop(kept)
+        self._returning |= kept
+
+    # The end
 
     def _drain(self) -> None:
-        """Finish what was taken, publish and commit it."""
+        """Finish what was taken, publish, commit and save it."""
         _log.info("draining", extra={"event": "draining"})
-        self._submit()
-        deadline = time.monotonic() + DRAIN_S
-        while self._worker.busy():
-            for outputs in self._worker.finished(wait_s=POLL_S):
-                self._publish(outputs)
-            if time.monotonic() > deadline:
-                raise StateError(f"the network did not finish within {DRAIN_S:g} s of the stop")
-        self._commit(force=True)
+        deadline = time.monotonic() + STOP_S
+        if not self._settle(self._intake.partitions(), deadline - SAVE_S):
+            raise StateError(
+                f"not all that was taken could be settled within {STOP_S - SAVE_S:g} s of the stop;"
+                " the next start reads it again"
+            )
+        self._save_all(deadline)
+        self._drained = True
 
-    def _give_up(self, partitions: Iterable[Partition]) -> None:
-        """Settle what was taken from partitions that go, then forget their windows."""
-        gone = list(partitions)
-        # After a failure something may be lost on its way out: the next owner reads it again.
-        if not self._failed:
-            self._settle()
-        self._intake.drop(gone)
-        self._metrics.inc("rebalances_total", kind="revoked")
-        for topic, partition in gone:
-            self._metrics.forget("consumer_lag_records", topic=topic, partition=partition)
+    def _settle(self, partitions: Collection[Partition], deadline: float) -> bool:
+        """Finish what was taken, with copies of partitions; whether all is out in time."""
+        wanted = set(partitions) if self._snapshots is not None else set()
+        self._submit(wanted.intersection(self._intake.partitions()) - set(self._intake.replaying()))
+        while time.monotonic() < deadline:
+            self._health.beat()
+            if self._worker.busy():
+                self._worker.serve(POLL_S)
+                continue
+            self._deliver(last=True)
+            if self._parcel is _NO_PARCEL and self._outbox.empty():
+                return True
+            time.sleep(POLL_S)
+        return False
 
-    def _settle(self) -> None:
-        self._submit()
-        deadline = time.monotonic() + 0.2 * self._settings.kafka.max_poll_interval_ms / 1000
-        while self._worker.busy() and time.monotonic() < deadline:
-            for outputs in self._worker.finished(wait_s=POLL_S):
-                self._publish(outputs)
-        self._commit(force=True)
+    def _save_all(self, deadline: float) -> None:
+        """Write the copies that were taken, as far as time allows: what is not can be replayed."""
+        self._save()
+        if self._snapshots is None:
+            return
+        if not self._snapshots.wait(max(0.0, deadline - time.monotonic())):
+            _log.warning("snapshots not written in time", extra={"event": "snapshot_late"})
+
+    def _close(self) -> None:
+        self._worker.close(0.0 if self._failed else POLL_S)
+        self._restorer.close()
+        self._source.close()
+        if self._snapshots is not None:
+            self._snapshots.close(POLL_S)
+        # After a failure its own error must reach the caller, not what the delivery says besides.
+        with suppress(TransientError, StateError) if self._failed else nullcontext():
+            self._delivery.close()
 
     def _report(self) -> None:
+        replaying = self._restorer.waiting() or self._returning or self._intake.replaying()
+        self._health.set_ready("partitions", bool(self._source.assigned()) and not replaying)
         now = time.monotonic()
         if now - self._last_report < REPORT_S:
             return
         self._last_report = now
         self._intake.report()
+        if self._snapshots is not None:
+            self._snapshots.report()
         self._metrics.set("gpu_queue_batches", self._worker.waiting())
-        for (topic, partition), lag in self._source.lag().items():
-            self._metrics.set("consumer_lag_records", lag, topic=topic, partition=partition)
+        self._reporter.group(self._source)
 
 
-class _Worker:
-    """One thread that evaluates work in order, behind a short queue."""
-
-    def __init__(self, assessment: Assessment, depth: int) -> None:
-        self._assessment = assessment
-        self._todo: queue.Queue[Work | None] = queue.Queue()
-        self._done: queue.Queue[Outputs | BaseException] = queue.Queue()
-        self._depth, self._open = depth, 0
-        self._thread = threading.Thread(target=self._loop, name="inference", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def submit(self, work: Work) -> None:
-        self._open += 1
-        self._todo.put(work)
-
-    def waiting(self) -> int:
-        return self._todo.qsize()
-
-    def full(self) -> bool:
-        return self._todo.qsize() >= self._depth
-
-    def busy(self) -> bool:
-        return self._open > 0
-
-    def finished(self, wait_s: float = 0.0) -> list[Outputs]:
-        """What has been done since the last call, in order; raises what the worker raised."""
-        outputs: list[Outputs] = []
-        while True:
-            try:
-                done = self._done.get(timeout=wait_s) if wait_s else self._done.get_nowait()
-            except queue.Empty:
-                return outputs
-            if isinstance(done, BaseException):
-                raise done
-            self._open -= 1
-            wait_s = 0.0
-            outputs.append(done)
-
-    def close(self) -> None:
-        self._todo.put(None)
-        if self._thread.is_alive():
-            self._thread.join(DRAIN_S)
-
-    def _loop(self) -> None:
-        while (work := self._todo.get()) is not None:
-            try:
-                self._done.put(self._assessment.assess(work, round(1000 * time.time())))
-            except BaseException as error:  # noqa: BLE001  handed to the main thread
-                self._done.put(error)
-                return
-
-
-class _DeadLetterGuard:
-    """Stops the consumer where a stream is bad as a whole."""
-
-    MIN_MESSAGES = 1000
-
-    def __init__(self, max_ratio: float, max_consecutive: int) -> None:
-        self._max_ratio, self._max_consecutive = max_ratio, max_consecutive
-        self._messages = self._dead = self._row = 0
-
-    def count(self, messages: list[Message], dead: list[DeadLetter]) -> None:
-        """Take note of a poll; raises StateError past the limits."""
-        self._messages += len(messages)
-        self._dead += len(dead)
-        longest = self._longest_row(messages, dead)
-        too_many = self._dead > self._max_ratio * max(self._messages, self.MIN_MESSAGES)
-        if longest >= self._max_consecutive or (dead and too_many):
-            raise StateError(
-                f"{self._dead} of {self._messages} messages could not be used, the last because"
-                f" {dead[-1].reason}: {dead[-1].detail}. Check input.format and the topic, or raise"
-                " dead_letters.max_ratio and dead_letters.max_consecutive"
-            )
-
-    def _longest_row(self, messages: list[Message], dead: list[DeadLetter]) -> int:
-        """Most unusable messages in a row, those of the polls before included."""
-        if not dead:
-            self._row = 0
-            return 0
-        longest, letters = 0, {id(letter.message) for letter in dead}
-        for message in messages:
-            self._row = self._row + 1 if id(message) in letters else 0
-            longest = max(longest, self._row)
-        return longest
-
-
-def run(settings: Settings) -> int:
-    """Run the filter until SIGTERM or SIGINT; the exit status is 0 after a clean drain."""
-    metrics, health = Metrics(), Health()
-    entry = open_entry(settings)
-    with ExitStack() as stack:
-        if settings.metrics.enabled:
-            server = ObserveServer(metrics, health, settings.metrics.host, settings.metrics.port)
-            stack.enter_context(server)
-            _log.info("observing", extra={"event": "observing", "port": server.port})
-        sink = KafkaSink(settings.kafka)
-        stack.callback(sink.close)
-        intake = make_intake(settings, entry, metrics)
-        assessment = make_assessment(settings, entry, metrics)
-        health.set_ready("model")
-
-        def make_source(on_gone: Callable[[Iterable[Partition]], None]) -> Source:
-            return KafkaSource(settings.kafka, on_revoke=on_gone, on_lost=intake.drop)
-
-        service = Service(settings, make_source, sink, intake, assessment, metrics, health)
-        _stop_on_signals(service)
-        _log.info("started", extra={"event": "started", "model_id": entry.model_id})
-        service.run()
-    return 0
-
-
-def _stop_on_signals(service: Service) -> None:
-    """First signal drains; a second one ends the process at once."""
-
-    def handle(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        service.stop()
-
-    signal.signal(signal.SIGTERM, handle)
-    signal.signal(signal.SIGINT, handle)
+_NO_PARCEL = Parcel(0)
+_REWOUND = {"event": "rewound"}

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import confluent_kafka as ck
 
-from broker_filter.config import Kafka, client_config
-from broker_filter.errors import BrokerFilterError, ConfigError, TransientError
-from broker_filter.source import ClientErrors, connect, open_client
+from broker_filter.config import Kafka
+from broker_filter.errors import BrokerFilterError, ConfigError, StateError, TransientError
+from broker_filter.kafka_client import (
+    ClientErrors,
+    client_error,
+    connect,
+    open_client,
+    producer_config,
+)
 from broker_filter.types import OutgoingMessage
 
-__all__ = ["Headers", "KafkaSink", "MemorySink", "Sink", "partition_of"]
+__all__ = ["Headers", "KafkaSink", "MemorySink", "Sink", "partition_of", "refusal"]
 
 Headers = tuple[tuple[str, bytes], ...]
 
-MAX_MESSAGE_BYTES = 4 << 20
+_PURGED = {ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT}  # noqa: SLF001
 
 
 class Sink(Protocol):
@@ -40,9 +47,9 @@ class Sink(Protocol):
     def flush(self, timeout_s: float = 30.0) -> None:
         """Return once all that was queued has been delivered; blocks for ``timeout_s`` at most.
 
-        Raises TransientError naming how many messages are undelivered. Those that were still
-        queued stay so and a second flush may deliver them; those that were given up are lost, so
-        their input must not be committed.
+        Raises TransientError naming how many messages are still queued; a second flush may deliver
+        them. Raises StateError or ConfigError where messages were given up: they are lost, so their
+        input must not be committed.
         """
         ...
 
@@ -59,21 +66,34 @@ def partition_of(key: bytes, count: int) -> int:
 class KafkaSink:
     """An idempotent Kafka producer (all replicas acknowledge); keeps the contract of `Sink`.
 
+    Parameters
+    ----------
+    kafka : Kafka
+        Settings.
+    properties : mapping, optional
+        Further properties of librdkafka, for transactions.
+
+    Attributes
+    ----------
+    producer : confluent_kafka.Producer
+    errors : ClientErrors
+        What the producer reported on its own.
+
     Raises
     ------
     ConfigError
         Where no broker can be reached within ``kafka.connect_timeout_s``, or the login is refused.
     """
 
-    def __init__(self, kafka: Kafka) -> None:
+    def __init__(self, kafka: Kafka, properties: Mapping[str, Any] | None = None) -> None:
         self._kafka = kafka
-        self._errors = ClientErrors(kafka)
-        self._failed: list[str] = []
+        self.errors = ClientErrors(kafka)
+        self._failed: list[tuple[str, Any]] = []
         self._closed = False
-        config = producer_config(kafka)
-        config |= {"error_cb": self._errors.note, "on_delivery": self._on_failure}
-        self._producer = open_client(ck.Producer, config)
-        connect(self._producer, kafka, self._errors)
+        config = producer_config(kafka) | dict(properties or {})
+        config |= {"error_cb": self.errors.note, "on_delivery": self._on_failure}
+        self.producer = open_client(ck.Producer, config)
+        connect(self.producer, kafka, self.errors)
 
     def produce(
         self,
@@ -88,24 +108,36 @@ class KafkaSink:
         end = time.monotonic() + self._kafka.delivery_timeout_s
         while True:
             try:
-                self._producer.produce(topic, value=value, key=key, headers=list(headers), **where)
+                self.producer.produce(topic, value=value, key=key, headers=list(headers), **where)
             except BufferError:
-                self._producer.poll(0.1)
-                self._errors.check()
+                self.errors.call(self.producer.poll, 0.1)
                 if time.monotonic() > end:
-                    raise self._undelivered(len(self._producer)) from None
+                    raise self._queued(len(self.producer)) from None
             except ck.KafkaException as error:
-                raise self._refused(error.args[0], topic, len(value)) from None
+                reason = error.args[0]
+                raise refusal(reason, self._kafka, topic) or TransientError(
+                    f"message of {len(value)} bytes to {topic} not taken: {reason.str()}"
+                ) from None
             else:
-                self._producer.poll(0)
+                self.errors.call(self.producer.poll, 0)
                 return
 
     def flush(self, timeout_s: float = 30.0) -> None:
         """See `Sink.flush`."""
-        waiting = self._producer.flush(timeout_s)
-        self._errors.check()
-        if self._failed or waiting:
-            raise self._undelivered(waiting)
+        waiting = self.errors.call(self.producer.flush, timeout_s)
+        if failed := self.failures():
+            where, error = failed[0]
+            raise refusal(error, self._kafka, where) or StateError(
+                f"{len(failed)} messages to {self._kafka.bootstrap_servers} given up; to {where}:"
+                f" {error.str()}"
+            )
+        if waiting:
+            raise self._queued(waiting)
+
+    def failures(self) -> list[tuple[str, Any]]:
+        """Where messages were bound for that were given up since the last call, and why."""
+        failed, self._failed = self._failed, []
+        return failed
 
     def close(self) -> None:
         """See `Sink.close`."""
@@ -114,40 +146,26 @@ class KafkaSink:
             self.flush()
 
     def _on_failure(self, error: Any, raw: Any) -> None:  # noqa: ANN401
-        # Only failures are reported, so a delivered message costs no call.
-        if error is not None:
-            self._failed.append(f"{raw.topic()}[{raw.partition()}]: {error.str()}")
+        # Only failures are reported, so a delivered message costs no call. What a transaction
+        # throws away when it is aborted is none.
+        if error is not None and error.code() not in _PURGED:
+            self._failed.append((f"{raw.topic()}[{raw.partition()}]", error))
 
-    def _undelivered(self, waiting: int) -> TransientError:
-        failed, self._failed = self._failed, []
-        reason = failed[0] if failed else self._errors.last or "no answer yet"
+    def _queued(self, waiting: int) -> TransientError:
         return TransientError(
-            f"{len(failed) + waiting} messages undelivered to {self._kafka.bootstrap_servers}"
-            f" ({len(failed)} given up, {waiting} still queued): {reason}"
+            f"{waiting} messages still queued for {self._kafka.bootstrap_servers}:"
+            f" {self.errors.last or 'no answer yet'}"
         )
 
-    def _refused(self, error: Any, topic: str, size: int) -> BrokerFilterError:  # noqa: ANN401
-        if error.code() == ck.KafkaError.MSG_SIZE_TOO_LARGE:
-            return ConfigError(
-                f"message of {size} bytes is too large for topic {topic}: raise message.max.bytes"
-                " in kafka.options, and max.message.bytes of the topic"
-            )
-        return TransientError(f"message to topic {topic} not taken: {error.str()}")
 
-
-def producer_config(kafka: Kafka) -> dict[str, Any]:
-    """Properties of the producer, with the login; it holds the password in clear."""
-    return {
-        "message.max.bytes": MAX_MESSAGE_BYTES,
-        "linger.ms": 10,
-        **client_config(kafka),
-        "enable.idempotence": True,
-        "acks": "all",
-        "partitioner": "murmur2_random",
-        "compression.type": kafka.compression,
-        "message.timeout.ms": int(1000 * kafka.delivery_timeout_s),
-        "delivery.report.only.error": True,
-    }
+def refusal(error: Any, kafka: Kafka, where: str) -> BrokerFilterError | None:  # noqa: ANN401
+    """Return the error to end with where a message to ``where`` will never be taken, else None."""
+    if error.code() == ck.KafkaError.MSG_SIZE_TOO_LARGE:
+        return ConfigError(
+            f"a message to {where} is too large: raise message.max.bytes in kafka.options, and"
+            f" max.message.bytes of the topic ({error.str()})"
+        )
+    return client_error(error, kafka, where)
 
 
 class MemorySink:

@@ -1,4 +1,4 @@
-"""Where messages come from: Kafka, or a list in memory, behind one Protocol.
+"""Where messages come from: Kafka, or a list in memory (`broker_filter.memory`).
 
 A source belongs to one thread. Offsets are committed only for partitions that it owns, and never
 past what it has handed out since it got the partition: so neither a rebalance nor a late commit
@@ -8,42 +8,57 @@ can move another member's position, or skip a message.
 from __future__ import annotations
 
 import difflib
+import json
 import logging
-import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import confluent_kafka as ck
 
-from broker_filter.config import Kafka, client_config
+from broker_filter.config import Kafka
 from broker_filter.errors import BrokerFilterError, ConfigError, StateError, TransientError
+from broker_filter.kafka_client import ClientErrors, connect, consumer_config, open_client
 from broker_filter.types import Message, Partition
 
 __all__ = [
-    "ClientErrors",
-    "GroupProgress",
     "KafkaSource",
-    "MemorySource",
-    "OnAssign",
-    "OnDrop",
+    "Ledger",
+    "Member",
+    "OnChange",
     "Partition",
     "Source",
-    "connect",
-    "consumer_config",
     "message_of",
-    "open_client",
+    "offset_handles",
 ]
 
-OnAssign = Callable[[frozenset[Partition]], Mapping[Partition, int] | None]
-OnDrop = Callable[[frozenset[Partition]], object]
+OnChange = Callable[[frozenset[Partition]], object]
 
 _log = logging.getLogger(__name__)
-_client_log = logging.getLogger("broker_filter.librdkafka")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What a commit says of us.
+
+    Parameters
+    ----------
+    token : bytes
+        Proof of membership: a transaction that carries an old one is refused.
+    partitions : mapping of str to int
+        How many partitions each topic has.
+    """
+
+    token: bytes = b""
+    partitions: Mapping[str, int] = field(default_factory=dict)
 
 
 class Source(Protocol):
-    """A stream of messages, shared out by partition among the members of a group."""
+    """A stream of messages, shared out by partition among the members of a group.
+
+    A source that was given ``on_assign`` holds new partitions back until `start` says where each
+    of them begins; one without begins at the group's committed offsets.
+    """
 
     def poll(self, max_messages: int, timeout_s: float) -> list[Message]:
         """Take the messages that are there, at most ``max_messages``, in order per partition.
@@ -51,17 +66,45 @@ class Source(Protocol):
         Blocks until a first message is there, at most ``timeout_s``; callbacks run inside it and
         add their own time. Must be called often (``kafka.max_poll_interval_ms``), also while
         paused. Raises ConfigError where no retry can help (unknown topic, refused login) and
-        StateError where the member was shut out.
+        StateError where the member was shut out or a topic has got more partitions.
         """
         ...
 
-    def commit(self, offsets: Mapping[Partition, int]) -> None:
+    def start(self, partition: Partition, offset: int, committed: int) -> None:
+        """Hand out a partition that was held back, from ``offset`` on. Does not block.
+
+        ``committed`` is what the group has committed of it; commits before that are left out.
+        """
+        ...
+
+    def hold(self, partitions: Iterable[Partition]) -> None:
+        """Hold partitions back until `start`. Does not block."""
+        ...
+
+    def commit(self, offsets: Mapping[Partition, int], *, wait: bool = False) -> None:
         """Commit the next offset to read of each partition; others' partitions are left out.
 
-        Does not block, and does not raise where a rebalance or an outage gets in the way: the
-        next commit makes up for it. What was committed before ``close`` is on the broker after it,
-        as long as the broker can be reached.
+        Does not block, or with ``wait`` until the broker has answered (45 s at most while there is
+        none), and does not raise where a rebalance or an outage gets in the way: the next commit
+        makes up for it. What was committed before ``close`` is on the broker after it, as long as
+        the broker can be reached.
         """
+        ...
+
+    def confirm(self, offsets: Mapping[Partition, int]) -> None:
+        """Take note of offsets that were committed by other means, such as a transaction."""
+        ...
+
+    def member(self) -> Member:
+        """Return what a transaction must know of us; TransientError while we are no member."""
+        ...
+
+    def committed(self, partition: Partition) -> int | None:
+        """Next offset to read of a partition as the broker has acknowledged it; None if unknown."""
+        ...
+
+    def positions(self) -> dict[Partition, int]:
+        """Next offset to hand out of the partitions that have begun. Does not block."""
         ...
 
     def pause(self) -> None:
@@ -76,8 +119,12 @@ class Source(Protocol):
         """Messages between our position and the end, where both are known. Does not block."""
         ...
 
+    def fetched_bytes(self) -> int:
+        """Bytes that were fetched ahead, as far as known. Does not block."""
+        ...
+
     def assigned(self) -> set[Partition]:
-        """Partitions that we own now. Does not block."""
+        """Partitions that we own now, those held back included. Does not block."""
         ...
 
     def close(self) -> None:
@@ -85,26 +132,52 @@ class Source(Protocol):
         ...
 
 
-class _Ledger:
+class Ledger:
     """What we own, what was handed out of it since we got it, and what may be committed."""
 
     def __init__(self) -> None:
         self.owned: set[Partition] = set()
+        self.held: set[Partition] = set()
+        self.position: dict[Partition, int] = {}
         self.delivered: dict[Partition, int] = {}
         self.committed: dict[Partition, int] = {}
 
-    def gain(self, partitions: Iterable[Partition]) -> None:
+    def gain(self, partitions: Iterable[Partition], *, hold: bool) -> None:
+        """Take partitions that come to us."""
         self.owned.update(partitions)
+        if hold:
+            self.held.update(partitions)
 
     def drop(self, partitions: Iterable[Partition]) -> None:
+        """Forget partitions that went."""
         for partition in partitions:
             self.owned.discard(partition)
-            self.delivered.pop(partition, None)
-            self.committed.pop(partition, None)
+            self.held.discard(partition)
+            for table in (self.position, self.delivered, self.committed):
+                table.pop(partition, None)
+
+    def hold(self, partitions: Iterable[Partition]) -> set[Partition]:
+        """Hold partitions back that were not; gives those."""
+        new = self.owned.intersection(partitions) - self.held
+        self.held |= new
+        return new
+
+    def start(self, partition: Partition, offset: int, committed: int) -> None:
+        """Open a partition: see `Source.start`."""
+        self.held.discard(partition)
+        self.position[partition] = offset
+        self.delivered.pop(partition, None)
+        self.committed[partition] = committed
+
+    def open(self) -> set[Partition]:
+        """Partitions that messages are handed out of."""
+        return self.owned - self.held
 
     def deliver(self, messages: Iterable[Message]) -> None:
+        """Take note of messages that were handed out."""
         for message in messages:
             self.delivered[message.topic, message.partition] = message.next_offset
+        self.position |= self.delivered
 
     def committable(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
         """Pick the offsets that are ours, were handed out, and lie past the last commit."""
@@ -114,127 +187,12 @@ class _Ledger:
             if self.committed.get(partition, -1) < offset <= self.delivered.get(partition, -1)
         }
 
-
-class ClientErrors:
-    """What a Kafka client reported on its own: kept until its owner asks.
-
-    Callbacks run deep inside the client, so they only take note here.
-    """
-
-    def __init__(self, kafka: Kafka) -> None:
-        self._kafka = kafka
-        self._end: BrokerFilterError | None = None
-        self.last = ""
-
-    def note(self, error: Any) -> None:  # noqa: ANN401  the client has no types for mypy
-        """Take note of a KafkaError: one that no retry can mend is raised by `check`."""
-        self.last = error.str()
-        self._end = self._end or client_error(error, self._kafka)
-        if self._end is None:
-            _log.warning("kafka_error", extra={"reason": error.name(), "detail": error.str()})
-
-    def check(self) -> None:
-        """Raise what ended the client, if anything did."""
-        if self._end is not None:
-            raise self._end
-
-
-def client_error(error: Any, kafka: Kafka) -> BrokerFilterError | None:  # noqa: ANN401
-    """Return the error to end with, or None for what librdkafka mends by itself."""
-    code, text = error.code(), error.str()
-    if code in (ck.KafkaError._AUTHENTICATION, ck.KafkaError.SASL_AUTHENTICATION_FAILED):  # noqa: SLF001
-        return ConfigError(
-            f"login to kafka.bootstrap_servers = {kafka.bootstrap_servers} as"
-            f" {kafka.security.username!r} was refused: check kafka.security ({error.name()})"
-        )
-    if code == ck.KafkaError._SSL:  # noqa: SLF001
-        return ConfigError(f"TLS with {kafka.bootstrap_servers} failed: {text}: kafka.security")
-    if code == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
-        return ConfigError(
-            f"topic not found at {kafka.bootstrap_servers}: {text}:"
-            " create it, or mend kafka.input_topics"
-        )
-    if code in (
-        ck.KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        ck.KafkaError.GROUP_AUTHORIZATION_FAILED,
-        ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    ):
-        return ConfigError(
-            f"user {kafka.security.username!r} may not do this at {kafka.bootstrap_servers}:"
-            f" {text}: grant it on the broker, or mend kafka.group_id and the topics"
-        )
-    if code in (ck.KafkaError.FENCED_INSTANCE_ID, ck.KafkaError._FENCED):  # noqa: SLF001
-        return StateError(f"another member runs as this one: {text}: kafka.group_instance_id")
-    if error.fatal():
-        return StateError(f"the Kafka client cannot go on: {text}: restart")
-    return None
-
-
-def consumer_config(kafka: Kafka) -> dict[str, Any]:
-    """Properties of a consumer of the group, with the login; it holds the password in clear."""
-    ours = {
-        "group.id": kafka.group_id,
-        "group.instance.id": kafka.group_instance_id,
-        "auto.offset.reset": kafka.auto_offset_reset,
-        "partition.assignment.strategy": kafka.assignment_strategy,
-        "session.timeout.ms": kafka.session_timeout_ms,
-        "max.poll.interval.ms": kafka.max_poll_interval_ms,
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "enable.partition.eof": False,
-    }
-    limits = {
-        # A backlog would otherwise fill 64 MB per client, and far more with many partitions.
-        "queued.max.messages.kbytes": 16_384,
-        "queued.min.messages": 10_000,
-        # By default a full queue stops fetching for a second: 16 MB/s at most.
-        "fetch.queue.backoff.ms": 50,
-    }
-    given = {key: value for key, value in ours.items() if value is not None}
-    return {**limits, **client_config(kafka), **given}
-
-
-def open_client(factory: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -> Any:  # noqa: ANN401
-    """Make a Kafka client that logs to ``broker_filter.librdkafka``.
-
-    Raises
-    ------
-    ConfigError
-        Where librdkafka refuses a property.
-    """
-    try:
-        return factory({"logger": _client_log, **config})
-    except ck.KafkaException as error:
-        raise ConfigError(
-            f"librdkafka refuses the settings: {error.args[0].str()}: check kafka.options"
-        ) from None
-
-
-def connect(client: Any, kafka: Kafka, errors: ClientErrors) -> set[str]:  # noqa: ANN401
-    """Wait until a broker answers, and return the topics that it has.
-
-    Blocks for at most ``kafka.connect_timeout_s``.
-
-    Raises
-    ------
-    ConfigError
-        Where none answers in time, or refuses the login.
-    """
-    end = time.monotonic() + kafka.connect_timeout_s
-    while True:
-        left = end - time.monotonic()
-        try:
-            return set(client.list_topics(timeout=max(0.01, min(0.5, left))).topics)
-        except ck.KafkaException as error:
-            client.poll(0)  # lets the error callback speak
-            errors.check()
-            if left <= 0.5:
-                detail = errors.last or error.args[0].str()
-                raise ConfigError(
-                    f"no broker reached at kafka.bootstrap_servers = {kafka.bootstrap_servers}"
-                    f" within {kafka.connect_timeout_s:g} s: {detail}. Does it run there, and does"
-                    f" it speak kafka.security.protocol = {kafka.security.protocol}?"
-                ) from None
+    def confirm(self, offsets: Mapping[Partition, int]) -> None:
+        """Take note of offsets that the broker has acknowledged."""
+        for partition, offset in offsets.items():
+            if partition in self.owned:
+                last = self.committed.get(partition, -1)
+                self.committed[partition] = max(last, offset)
 
 
 class KafkaSource:
@@ -245,8 +203,7 @@ class KafkaSource:
     kafka : Kafka
         Settings.
     on_assign : callable, optional
-        Called with partitions that come to us. May return the offsets to start at, of some or all
-        of them; the others start at the group's committed offset.
+        Called with partitions that come to us; they are held back until `start`.
     on_revoke : callable, optional
         Called with partitions that are about to go; commits made in it still count.
     on_lost : callable, optional
@@ -263,21 +220,32 @@ class KafkaSource:
         self,
         kafka: Kafka,
         *,
-        on_assign: OnAssign | None = None,
-        on_revoke: OnDrop | None = None,
-        on_lost: OnDrop | None = None,
+        on_assign: OnChange | None = None,
+        on_revoke: OnChange | None = None,
+        on_lost: OnChange | None = None,
     ) -> None:
-        self._ledger = _Ledger()
+        self._ledger = Ledger()
         self._errors = ClientErrors(kafka)
         self._callbacks = (on_assign, on_revoke, on_lost)
         self._cooperative = kafka.assignment_strategy == "cooperative-sticky"
+        self._starts: dict[Partition, int] = {}
         self._paused = False
         self._closed = False
-        config = consumer_config(kafka)
-        config |= {"error_cb": self._errors.note, "on_commit": self._on_commit}
+        self._fetched_bytes = 0
+        config = consumer_config(kafka) | {
+            "enable.partition.eof": True,
+            "error_cb": self._errors.note,
+            "on_commit": self._on_commit,
+            "stats_cb": self._on_statistics,
+            "statistics.interval.ms": 5_000,
+        }
+        if on_assign:
+            # `start` says where; this is for what retention takes from under our feet.
+            config["auto.offset.reset"] = "earliest"
         self._consumer = open_client(ck.Consumer, config)
         try:
             _require_topics(kafka, connect(self._consumer, kafka, self._errors))
+            self._counts = self._count_partitions()
         except BrokerFilterError:
             self.close()
             raise
@@ -290,49 +258,90 @@ class KafkaSource:
 
     def poll(self, max_messages: int, timeout_s: float) -> list[Message]:
         """See `Source.poll`."""
-        first = self._consumer.poll(timeout_s)
+        self._begin()
+        first = self._errors.call(self._consumer.poll, timeout_s)
         raws = [] if first is None else [first]  # an empty message counts as false
         if raws and max_messages > 1:
             # One call for all of them would wait for the last.
-            raws += self._consumer.consume(max_messages - 1, 0)
+            raws += self._errors.call(self._consumer.consume, max_messages - 1, 0)
         messages = [message_of(raw) for raw in raws if self._usable(raw)]
         self._ledger.deliver(messages)
         self._errors.check()
         return messages
 
-    def commit(self, offsets: Mapping[Partition, int]) -> None:
+    def start(self, partition: Partition, offset: int, committed: int) -> None:
+        """See `Source.start`."""
+        if partition in self._ledger.owned:
+            self._ledger.hold([partition])
+            self._starts[partition] = offset
+            self._ledger.committed[partition] = committed
+
+    def hold(self, partitions: Iterable[Partition]) -> None:
+        """See `Source.hold`."""
+        for partition in (new := self._ledger.hold(partitions)):
+            self._starts.pop(partition, None)
+        if new and not self._paused:
+            self._consumer.pause(_handles(new))
+
+    def commit(self, offsets: Mapping[Partition, int], *, wait: bool = False) -> None:
         """See `Source.commit`."""
         wanted = self._ledger.committable(offsets)
         if not wanted:
             return
+        handles = offset_handles(wanted, self._counts)
         try:
-            self._consumer.commit(
-                offsets=[ck.TopicPartition(*where, offset) for where, offset in wanted.items()],
-                asynchronous=True,
-            )
+            done = self._consumer.commit(offsets=handles, asynchronous=not wait)
         except ck.KafkaException as error:
             self._errors.note(error.args[0])
+        else:
+            if wait:
+                self._on_commit(None, done)
+
+    def confirm(self, offsets: Mapping[Partition, int]) -> None:
+        """See `Source.confirm`."""
+        self._ledger.confirm(offsets)
+
+    def member(self) -> Member:
+        """See `Source.member`."""
+        token = self._consumer.consumer_group_metadata()
+        # A member that was shut out has no generation, and the broker would take its transactions
+        # for those of an old client and let them pass.
+        if _generation(token) < 0:
+            raise TransientError("not a member of the group for now")
+        return Member(token, self._counts)
+
+    def committed(self, partition: Partition) -> int | None:
+        """See `Source.committed`."""
+        return self._ledger.committed.get(partition)
+
+    def positions(self) -> dict[Partition, int]:
+        """See `Source.positions`."""
+        return dict(self._ledger.position)
 
     def pause(self) -> None:
         """See `Source.pause`."""
         # Pausing throws away what was fetched ahead, so never twice.
         if not self._paused:
             self._paused = True
-            self._consumer.pause(_handles(self._ledger.owned))
+            self._consumer.pause(_handles(self._ledger.open()))
 
     def resume(self) -> None:
         """See `Source.resume`."""
         if self._paused:
             self._paused = False
-            self._consumer.resume(_handles(self._ledger.owned))
+            self._consumer.resume(_handles(self._ledger.open()))
 
     def lag(self) -> dict[Partition, int]:
         """See `Source.lag`."""
         return {
             where: max(0, end - offset)
-            for where, offset in self._ledger.delivered.items()
+            for where, offset in self._ledger.position.items()
             if (end := self._end_of(where)) >= 0
         }
+
+    def fetched_bytes(self) -> int:
+        """See `Source.fetched_bytes`."""
+        return self._fetched_bytes
 
     def assigned(self) -> set[Partition]:
         """See `Source.assigned`."""
@@ -348,50 +357,115 @@ class KafkaSource:
         marks = self._consumer.get_watermark_offsets(ck.TopicPartition(*where), cached=True)
         return int(marks[1]) if marks else -1
 
+    def _begin(self) -> None:
+        """Seek where `start` said; a partition that is not fetched yet waits for the next poll."""
+        for where, offset in list(self._starts.items()):
+            try:
+                self._consumer.seek(ck.TopicPartition(*where, offset))
+            except ck.KafkaException as error:
+                if error.args[0].code() == ck.KafkaError._STATE:  # noqa: SLF001
+                    continue
+                raise StateError(
+                    f"{where[0]}[{where[1]}] cannot begin at offset {offset}: {error.args[0].str()}"
+                ) from None
+            del self._starts[where]
+            self._ledger.start(where, offset, self._ledger.committed[where])
+            if not self._paused:
+                self._consumer.resume(_handles([where]))
+
     def _usable(self, raw: Any) -> bool:  # noqa: ANN401
-        if raw.error() is not None:
+        # What was fetched before a revocation or a hold may come after it; it is read again.
+        open_ = (where := (raw.topic(), raw.partition())) in self._ledger.open()
+        if raw.error() is None:
+            return open_
+        if raw.error().code() != ck.KafkaError._PARTITION_EOF:  # noqa: SLF001
             self._errors.note(raw.error())
-            return False
-        # Fetched before a revocation, handed out after it: the new owner reads it too.
-        return (raw.topic(), raw.partition()) in self._ledger.owned
+        elif open_:
+            self._ledger.position[where] = raw.offset()
+        return False
+
+    def _count_partitions(self, topic: str | None = None) -> dict[str, int]:
+        try:
+            found = self._consumer.list_topics(*([topic] if topic else []), timeout=10).topics
+        except ck.KafkaException as error:
+            raise TransientError(f"topics not listed: {error.args[0].str()}") from None
+        return {name: len(about.partitions) for name, about in found.items()}
 
     def _on_assign(self, consumer: Any, handles: list[Any]) -> None:  # noqa: ANN401
-        gained = _partitions(handles)
-        self._ledger.gain(gained)
-        starts = (self._callbacks[0](gained) if self._callbacks[0] else None) or {}
+        gained, on_assign = _partitions(handles), self._callbacks[0]
+        self._ledger.gain(gained, hold=on_assign is not None)
         for handle in handles:
-            handle.offset = starts.get((handle.topic, handle.partition), handle.offset)
+            self._require_count(handle.topic, handle.partition)
+            if on_assign:
+                handle.offset = 0  # held back, so nothing is read of it
         (consumer.incremental_assign if self._cooperative else consumer.assign)(handles)
-        if self._paused and handles:
+        if handles and (self._paused or on_assign):
             consumer.pause(handles)
+        if on_assign and gained:
+            on_assign(gained)
         _log.info("partitions_assigned", extra={"count": len(gained)})
+
+    def _require_count(self, topic: str, partition: int) -> None:
+        if topic not in self._counts:  # one that came to match a pattern
+            self._counts |= self._count_partitions(topic)
+        if partition >= self._counts[topic]:
+            self._errors.end(grown(topic, self._counts[topic], partition + 1))
 
     def _on_revoke(self, _: Any, handles: list[Any]) -> None:  # noqa: ANN401
         gone = _partitions(handles)
         try:
-            if self._callbacks[1]:
+            if self._callbacks[1] and gone:
                 self._callbacks[1](gone)
         finally:
-            self._ledger.drop(gone)
+            self._drop(gone)
         _log.info("partitions_revoked", extra={"count": len(gone)})
 
     def _on_lost(self, _: Any, handles: list[Any]) -> None:  # noqa: ANN401
         gone = _partitions(handles)
-        self._ledger.drop(gone)
+        self._drop(gone)
         if self._callbacks[2]:
             self._callbacks[2](gone)
         _log.warning("partitions_lost", extra={"count": len(gone)})
+
+    def _drop(self, gone: Iterable[Partition]) -> None:
+        self._ledger.drop(gone)
+        for partition in gone:
+            self._starts.pop(partition, None)
 
     def _on_commit(self, error: Any, handles: list[Any]) -> None:  # noqa: ANN401
         if error is not None:
             # Moved partitions or an outage: the offset stays open for the next commit.
             _log.warning("commit_failed", extra={"reason": error.name(), "detail": error.str()})
             return
-        for handle in handles:
-            where = (handle.topic, handle.partition)
-            if handle.error is None and where in self._ledger.owned:
-                last = self._ledger.committed.get(where, -1)
-                self._ledger.committed[where] = max(last, handle.offset)
+        good = [handle for handle in handles if handle.error is None]
+        self._ledger.confirm({(h.topic, h.partition): h.offset for h in good})
+
+    def _on_statistics(self, text: str) -> None:
+        topics = json.loads(text).get("topics", {}).values()
+        parts = [part for topic in topics for part in topic["partitions"].values()]
+        self._fetched_bytes = sum(part.get("fetchq_size", 0) for part in parts)
+
+
+def _generation(token: bytes) -> int:
+    """Generation of a member, from librdkafka's own form of the group's metadata."""
+    return int.from_bytes(token[7:11], "little", signed=True) if token[:7] == b"CGMDv2:" else 0
+
+
+def grown(topic: str, then: int, now: int) -> StateError:
+    """Return the error for a topic that has got more partitions."""
+    return StateError(
+        f"topic {topic} has {now} partitions and had {then} before: keys have moved, so stars"
+        " would be split between old and new windows. Make a new topic with the number that you"
+        " want and read it with a new kafka.group_id"
+    )
+
+
+def offset_handles(offsets: Mapping[Partition, int], counts: Mapping[str, int]) -> list[Any]:
+    """Offsets as Kafka's client wants them; each remembers how many partitions its topic has."""
+    return [
+        ck.TopicPartition(*where, offset, metadata=str(counts.get(where[0], "")))
+        for where, offset in offsets.items()
+    ]
 
 
 def _require_topics(kafka: Kafka, there: set[str]) -> None:
@@ -401,7 +475,7 @@ def _require_topics(kafka: Kafka, there: set[str]) -> None:
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise ConfigError(
                 f"kafka.input_topics: there is no topic {topic!r} at {kafka.bootstrap_servers}, or"
-                f" this user may not see it{hint}"
+                f" the login lacks the rights Describe and Read on it{hint}"
             )
 
 
@@ -425,140 +499,3 @@ def message_of(raw: Any) -> Message:  # noqa: ANN401
         timestamp_ms=max(0, raw.timestamp()[1]),
         headers=headers,
     )
-
-
-class MemorySource:
-    """Messages from memory; keeps the contract of `Source`, and plays rebalances on demand.
-
-    All partitions that occur are assigned at the first poll, unless `assign` came before. `poll`
-    never waits.
-
-    Attributes
-    ----------
-    committed : dict
-        Next offset to read of each partition, as the broker would hold it.
-    """
-
-    def __init__(
-        self,
-        messages: Iterable[Message] = (),
-        *,
-        on_assign: OnAssign | None = None,
-        on_revoke: OnDrop | None = None,
-        on_lost: OnDrop | None = None,
-    ) -> None:
-        self.committed: dict[Partition, int] = {}
-        self._ledger = _Ledger()
-        self._log = list(messages)
-        self._queue: deque[Message] = deque()
-        self._callbacks = (on_assign, on_revoke, on_lost)
-        self._fresh = True
-        self._paused = False
-
-    def push(self, *messages: Message) -> None:
-        """Append messages, as a producer would."""
-        self._log += messages
-        self._queue += [m for m in messages if (m.topic, m.partition) in self._ledger.owned]
-
-    def assign(self, *partitions: Partition) -> None:
-        """Give us partitions, each from its committed offset or where ``on_assign`` says."""
-        self._fresh = False
-        gained = frozenset(partitions)
-        self._ledger.gain(gained)
-        starts = (self._callbacks[0](gained) if self._callbacks[0] else None) or {}
-        starts = {**{where: self.committed.get(where, 0) for where in gained}, **starts}
-        self._queue += [
-            m for m in self._log if m.offset >= starts.get((m.topic, m.partition), m.next_offset)
-        ]
-
-    def revoke(self, *partitions: Partition) -> None:
-        """Take partitions from us, after ``on_revoke``."""
-        if self._callbacks[1]:
-            self._callbacks[1](frozenset(partitions))
-        self._drop(partitions)
-
-    def lose(self, *partitions: Partition) -> None:
-        """Take partitions from us without notice; then ``on_lost``."""
-        self._drop(partitions)
-        if self._callbacks[2]:
-            self._callbacks[2](frozenset(partitions))
-
-    def poll(self, max_messages: int, timeout_s: float) -> list[Message]:  # noqa: ARG002
-        """See `Source.poll`."""
-        if self._fresh:
-            self.assign(*dict.fromkeys((m.topic, m.partition) for m in self._log))
-        count = 0 if self._paused else min(max_messages, len(self._queue))
-        messages = [self._queue.popleft() for _ in range(count)]
-        self._ledger.deliver(messages)
-        return messages
-
-    def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """See `Source.commit`."""
-        wanted = self._ledger.committable(offsets)
-        self._ledger.committed |= wanted
-        self.committed |= wanted
-
-    def pause(self) -> None:
-        """See `Source.pause`."""
-        self._paused = True
-
-    def resume(self) -> None:
-        """See `Source.resume`."""
-        self._paused = False
-
-    def lag(self) -> dict[Partition, int]:
-        """See `Source.lag`."""
-        waiting = [(m.topic, m.partition) for m in self._queue]
-        return {where: waiting.count(where) for where in self._ledger.delivered}
-
-    def assigned(self) -> set[Partition]:
-        """See `Source.assigned`."""
-        return set(self._ledger.owned)
-
-    def close(self) -> None:
-        """Give everything back, after ``on_revoke``."""
-        if self._ledger.owned:
-            self.revoke(*self._ledger.owned)
-
-    def _drop(self, partitions: Iterable[Partition]) -> None:
-        gone = set(partitions)
-        self._ledger.drop(gone)
-        self._queue = deque(m for m in self._queue if (m.topic, m.partition) not in gone)
-
-
-class GroupProgress:
-    """How far a consumer group has come, asked of the broker without joining the group.
-
-    Parameters
-    ----------
-    kafka : Kafka
-        Settings; ``group_id`` names the group.
-    """
-
-    def __init__(self, kafka: Kafka) -> None:
-        # A member's fixed name must not be borrowed by an observer.
-        self._kafka = kafka.model_copy(update={"group_instance_id": None})
-        self._consumer = open_client(ck.Consumer, consumer_config(self._kafka))
-
-    def __call__(self, partition: Partition) -> int:
-        """Next offset that the group will read of a partition; 0 before its first commit.
-
-        Blocks for a round trip, some seconds at most while the broker answers.
-
-        Raises
-        ------
-        TransientError
-            Where the broker does not answer.
-        """
-        try:
-            handles = self._consumer.committed([ck.TopicPartition(*partition)], timeout=5)
-        except ck.KafkaException as error:
-            raise TransientError(
-                f"committed offset of {partition[0]}[{partition[1]}] not known:"
-                f" {error.args[0].str()}"
-            ) from None
-        return max(0, int(handles[0].offset))
-
-    def close(self) -> None:
-        """Let the connection go."""
-        self._consumer.close()

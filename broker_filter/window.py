@@ -23,6 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker_filter.baseline import COLUMNS, Calibration, Series, Tracks
+from broker_filter.columns import (
+    Column,
+    Columns,
+    arrays_of,
+    packed,
+    packed_stars,
+    unpacked,
+    unpacked_stars,
+)
 from broker_filter.errors import StateError
 from broker_filter.pages import PagedPoints, grown, spans
 from broker_filter.types import FloatArray, IntArray, Photometry, StarId, WindowBatch
@@ -35,6 +44,9 @@ TICKS_PER_DAY: Final = 1e6
 NEVER: Final = -(1 << 40)
 MAX_SOURCES: Final = 1 << 16
 CHUNK_POINTS: Final = 1 << 21
+
+_OWN: Final = ("book", "newest", "anchor", "place")
+"""What the store itself keeps of each window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,8 +327,8 @@ class WindowStore:
         """Of two values of one epoch the smaller (error, flux) stays."""
         flux, error = self._points.flux[place], self._points.error[place]
         better = (epochs.error < error) | ((epochs.error == error) & (epochs.flux < flux))
-        self._points.flux[place[better]] = epochs.flux[better]
-        self._points.error[place[better]] = epochs.error[better]
+        time, _, _, source = self._points.columns(place[better])
+        self._points.write(place[better], (time, epochs.flux[better], epochs.error[better], source))
         self._counts["duplicate"] += len(place)
 
     def _splice(self, epochs: _Epochs, position: IntArray, source: int) -> None:
@@ -441,67 +453,55 @@ class WindowStore:
             relative=self._source_relative[self._points.source[newest]],
         )
 
-    def state(self) -> dict[str, NDArray[Any]]:
-        """All that the store holds as plain arrays, for a snapshot."""
+    def state(self) -> dict[str, Column]:
+        """A copy of all that the store holds, as columns for a snapshot."""
         size = len(self)
-        slots = np.arange(size)
-        owner, position = spans(np.zeros(size, np.int64), self.count.astype(np.int64))
-        columns = self._points.columns(self._points.place(slots[owner], position))
-        tracks = {f"track_{name}": getattr(self._tracks, name) for name in COLUMNS}
+        tracks = {f"track.{name}": getattr(self._tracks, name) for name in COLUMNS}
         return {
-            "settings": np.array([self.window_days, self.max_points, self._tracks.floor]),
-            "star": _bytes_of([str(star) for star in self.star]),
-            "star_is_int": np.array([isinstance(star, int) for star in self.star], np.bool_),
-            "books": _bytes_of([text for book in self._books for text in book]),
-            "sources": _bytes_of([name for name, _ in self._sources]),
-            "source_relative": self._source_relative,
-            "book": self._book[:size],
-            "newest": self.newest,
-            "anchor": self._anchor[:size],
-            "place": self._place[:size],
-            "count": self.count,
-            **dict(zip(("time", "flux", "error", "source"), columns, strict=True)),
-            **{name: array[: self._tracks.size] for name, array in tracks.items()},
+            **packed_stars("star", self.star),
+            **packed("books", [text for book in self._books for text in book]),
+            **packed("sources", [name for name, _ in self._sources]),
+            "source_relative": self._source_relative.copy(),
+            **{name: getattr(self, f"_{name}")[:size].copy() for name in _OWN},
+            **{name: array[: self._tracks.size].copy() for name, array in tracks.items()},
+            **self._points.state(size),
         }
 
-    @classmethod
-    def from_state(cls, state: Mapping[str, NDArray[Any]]) -> WindowStore:
-        """A store that goes on where `state` was taken.
+    def restore(self, columns: Columns) -> None:
+        """Take over what another store of the same window length held; this one must be empty.
+
+        ``max_points`` and the baseline's floor are those of this store: of a window that holds more
+        than ``max_points`` the first stay.
+
+        Parameters
+        ----------
+        columns : mapping of str to array or Streamed
+            What `state` gave.
 
         Raises
         ------
         StateError
-            If arrays are missing or contradict each other.
+            If columns are missing or contradict each other.
         """
         try:
-            return cls._restored(state)
-        except (KeyError, IndexError, ValueError) as error:
-            detail = f"snapshot of windows cannot be used ({error}); delete it to replay the topic"
-            raise StateError(detail) from error
+            self._restore(arrays_of(columns))
+        except (LookupError, ValueError, TypeError) as error:
+            raise StateError(f"the windows of the snapshot cannot be used: {error!r}") from error
 
-    @classmethod
-    def _restored(cls, state: Mapping[str, NDArray[Any]]) -> WindowStore:
-        window_days, max_points, floor = state["settings"].tolist()
-        store = cls(window_days, int(max_points), floor)
-        books = _texts_of(state["books"])
-        store._books = list(zip(books[::2], books[1::2], strict=True))
-        relative = state["source_relative"].tolist()
-        for name, is_relative in zip(_texts_of(state["sources"]), relative, strict=True):
-            store._enter((name, is_relative))
-        kinds = zip(_texts_of(state["star"]), state["star_is_int"].tolist(), strict=True)
-        store.star = [int(text) if is_int else text for text, is_int in kinds]
-        for slot, (star, book) in enumerate(zip(store.star, state["book"].tolist(), strict=True)):
-            store._slot_of.setdefault(store._books[book], {})[star] = slot
-        store._make_room(len(store))
-        for name in ("book", "newest", "anchor", "place"):
-            getattr(store, f"_{name}")[: len(store)] = state[name]
-        store._tracks.restore({name: state[f"track_{name}"] for name in COLUMNS})
-        count = state["count"].astype(np.int64)
-        store._points.lengthen(np.arange(len(store)), count)
-        owner, position = spans(np.zeros_like(count), count)
-        columns = state["time"], state["flux"], state["error"], state["source"]
-        store._points.write(store._points.place(owner, position), columns)
-        return store
+    def _restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        books = unpacked("books", columns)
+        self._books = list(zip(books[::2], books[1::2], strict=True))
+        relative = columns["source_relative"].tolist()
+        for key in zip(unpacked("sources", columns), relative, strict=True):
+            self._enter(key)
+        self.star = unpacked_stars("star", columns)
+        self._make_room(len(self))
+        for name in _OWN:
+            getattr(self, f"_{name}")[: len(self)] = columns[name]
+        for slot, (star, book) in enumerate(zip(self.star, columns["book"].tolist(), strict=True)):
+            self._slot_of.setdefault(self._books[book], {})[star] = slot
+        self._tracks.restore({name: columns[f"track.{name}"] for name in COLUMNS})
+        self._points.restore(columns, self.max_points)
 
 
 def _by_cell(epochs: _Epochs, *, distinct: bool) -> list[_Epochs]:
@@ -566,19 +566,3 @@ def _packed(window: Series, which: IntArray, good: NDArray[np.bool_]) -> tuple[S
         time = np.where(kept, time, 0)
         flux, error = np.where(kept, flux, 0), np.where(kept, error, 0)
     return Series(time, flux, error, n), which
-
-
-def _bytes_of(texts: list[str]) -> NDArray[np.uint8]:
-    """Texts as UTF-8, each behind its length (4 bytes, little-endian)."""
-    coded = [text.encode() for text in texts]
-    parts = (part for text in coded for part in (len(text).to_bytes(4, "little"), text))
-    return np.frombuffer(b"".join(parts), np.uint8)
-
-
-def _texts_of(coded: NDArray[np.uint8]) -> list[str]:
-    data, texts, at = coded.tobytes(), [], 0
-    while at < len(data):
-        end = at + 4 + int.from_bytes(data[at : at + 4], "little")
-        texts.append(data[at + 4 : end].decode())
-        at = end
-    return texts

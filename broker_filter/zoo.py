@@ -160,7 +160,12 @@ def load(entry: Entry, device: str = "cpu") -> Network:
 
 
 def write_entry(
-    path: Path, network: Network, config: Mapping[str, Any], card: Card, windows: Tensor
+    path: Path,
+    network: Network,
+    config: Mapping[str, Any],
+    card: Card,
+    windows: Tensor,
+    baseline_error: Tensor,
 ) -> None:
     """File a network, all at once or not at all.
 
@@ -173,17 +178,19 @@ def write_entry(
         As in `Entry`.
     card : Card
     windows : Tensor, shape (n, L, 3), float32
+    baseline_error : Tensor, shape (n,), float32
         Input of the self-test.
     """
     network = network.cpu().float().eval()
     with torch.no_grad():
-        ln_k, _ = network(windows)
+        ln_k, _ = network(windows, baseline_error)
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
         weights = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
         save_file(weights, staging / FILES[0], {"format": "pt", "model_id": card.model_id})
-        save_file({"x": windows.contiguous(), "ln_k": ln_k.contiguous()}, staging / FILES[1])
+        test = {"x": windows, "baseline_error": baseline_error, "ln_k": ln_k}
+        save_file({name: t.contiguous() for name, t in test.items()}, staging / FILES[1])
         (staging / "config.json").write_text(json.dumps(config, indent=1) + "\n")
         (staging / "card.json").write_text(card.model_dump_json(indent=1) + "\n")
         (staging / "README.md").write_text(_readme(card))
@@ -212,10 +219,10 @@ def _put_in_place(staging: Path, path: Path) -> None:
 def _self_test(network: Network, path: Path, device: str) -> None:
     file = path / "self_test.safetensors"
     stored = _read_tensors(file, device)
-    if set(stored) != {"x", "ln_k"}:
-        raise ModelError(f"{file}: holds {sorted(stored)} instead of x and ln_k")
+    if set(stored) != {"x", "baseline_error", "ln_k"}:
+        raise ModelError(f"{file}: holds {sorted(stored)} instead of x, baseline_error and ln_k")
     with torch.no_grad():
-        ln_k, _ = network(stored["x"])
+        ln_k, _ = network(stored["x"], stored["baseline_error"])
     allowed = SELF_TEST_TOLERANCE * (1 + stored["ln_k"].abs())
     if not bool(((ln_k - stored["ln_k"]).abs() <= allowed).all()):
         raise ModelError(

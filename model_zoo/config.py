@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from broker_filter.errors import ConfigError
 from model_zoo.simulate.curves import Simulator
 from model_zoo.simulate.pattern import PatternConfig
-from model_zoo.simulate.prior import PAPER_GATE, PAPER_PRIOR
+from model_zoo.simulate.prior import BLENDED_GATE, PAPER_GATE, PAPER_PRIOR, ROMAN_PRIOR
 
 __all__ = ["SimulatorConfig", "TrainConfig", "TrainingConfig", "load_config"]
 
-PRIORS = {PAPER_PRIOR.name: PAPER_PRIOR}
-GATES = {PAPER_GATE.name: PAPER_GATE}
+PRIORS = {prior.name: prior for prior in (PAPER_PRIOR, ROMAN_PRIOR)}
+GATES = {gate.name: gate for gate in (PAPER_GATE, BLENDED_GATE)}
 
 
 class _Strict(BaseModel):
@@ -28,8 +28,21 @@ class SimulatorConfig(_Strict):
 
     prior: str = PAPER_PRIOR.name
     gate: str | None = PAPER_GATE.name
-    baseline_error: float = Field(0.0, ge=0, description="1-sigma relative baseline error")
+    baseline_error: tuple[float, float] = Field(
+        (0.0, 0.0), description="range of the 1-sigma relative baseline error, log-uniform"
+    )
     stream_share: float = Field(0.0, ge=0, le=1, description="share of patterns as streams see")
+    stream_sigma: tuple[float, float] = Field(
+        (0.0005, 0.1), description="range of the relative error in those patterns"
+    )
+
+    @field_validator("baseline_error", "stream_sigma")
+    @classmethod
+    def _ordered(cls, value: tuple[float, float]) -> tuple[float, float]:
+        low, high = value
+        if low == high == 0 or 0 < low <= high:
+            return value
+        raise ValueError("a range needs 0 < low <= high, or [0, 0]")
 
 
 class TrainingConfig(_Strict):
@@ -49,6 +62,9 @@ class TrainConfig(_Strict):
     model_id: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*-\d+\.\d+\.\d+$")
     summary: str
     seed: int = 1
+    start_from: str | None = Field(
+        None, description="entry whose encoder and evidence head the training starts from"
+    )
     minutes: float = Field(60, ge=0)
     window_days: float = Field(20, gt=0)
     max_points: int = Field(1000, ge=16)
@@ -66,7 +82,7 @@ class TrainConfig(_Strict):
         return Simulator(
             prior=PRIORS[chosen.prior],
             gate=None if chosen.gate is None else GATES[chosen.gate],
-            pattern=PatternConfig(days=self.window_days, stream_share=share),
+            pattern=PatternConfig(self.window_days, share, chosen.stream_sigma),
             baseline_error=chosen.baseline_error,
             length=self.max_points,
         )

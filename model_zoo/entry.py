@@ -51,14 +51,16 @@ def file_entry(trainer: Trainer, path: Path, sizes: Sizes, *, quiet: bool = Fals
     figures = evaluate(network, paper_like, sizes, quiet=quiet)
     figures["test_set"] = (
         f"prior {paper_like.prior.name}, gate {config.simulator.gate}, the paper's observing "
-        f"patterns, baseline known to {config.simulator.baseline_error:.1%}; frozen seeds"
+        f"patterns, baseline error {config.simulator.baseline_error}; frozen seeds"
     )
     with torch.inference_mode():
         figures["npe_10k_ms"] = round(1000 * seconds_for_samples(network))
     card = _card(trainer, config, figures)
     generator = torch.Generator().manual_seed(SELF_TEST_SEED)
-    windows = torch.cat([paper_like.events(2, generator).x, paper_like.noise(2, generator).x])
-    write_entry(path, network, _entry_config(config), card, windows)
+    curves = [paper_like.events(2, generator), paper_like.noise(2, generator)]
+    windows = torch.cat([c.x for c in curves])
+    baseline_error = torch.cat([c.baseline_error for c in curves])
+    write_entry(path, network, _entry_config(config), card, windows, baseline_error)
     return card
 
 

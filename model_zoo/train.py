@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from broker_filter import zoo
 from broker_filter.errors import ConfigError
 from broker_filter.network import Network
 from broker_filter.posterior import flow_loss
 from model_zoo.config import TrainConfig
-from model_zoo.simulate.curves import Simulator
+from model_zoo.simulate.curves import Curves, Simulator
 
 __all__ = ["Trainer", "choose_precision", "lpop_loss", "network_config"]
 
@@ -29,12 +30,11 @@ WARM_UP_STEPS = 200
 
 def network_config(config: TrainConfig) -> dict[str, Any]:
     """The part of an entry's config.json from which the network is rebuilt."""
-    prior = config.make_simulator().prior
     return {
         "encoder": config.encoder,
         "flow": config.flow,
         "evidence": config.evidence,
-        "prior": {"name": prior.name, "low": list(prior.low), "high": list(prior.high)},
+        "prior": config.make_simulator().prior.to_config(),
     }
 
 
@@ -95,6 +95,8 @@ class Trainer:
         self.simulator = config.make_simulator()
         self.generator = torch.Generator(self.device).manual_seed(config.seed)
         self.network = Network(network_config(config)).to(self.device)
+        if config.start_from is not None:
+            _start_from(self.network, config.start_from)
         self.optimizers = _optimizers(self.network, config)
         self.progress = _Progress()
         self.precision = precision or choose_precision(self.network.encoder, self.device)
@@ -158,11 +160,10 @@ class Trainer:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["base_lr"] * rate
-        x, theta, event = _draw(
-            self.simulator, training.batch, training.event_share, self.generator
-        )
+        curves, event = _draw(self.simulator, training.batch, training.event_share, self.generator)
         with torch.autocast(self.device.type, self.precision, self.precision != torch.float32):
-            ln_k, s = self.network(x)
+            s = _summaries(self.network.encoder, curves)
+        ln_k, theta = self.network.evidence(s), curves.theta
         nll = flow_loss(self.network.estimator, theta[event], s[event]).mean()
         evidence = lpop_loss(ln_k, event)
         loss = nll + training.evidence_weight * evidence
@@ -214,12 +215,39 @@ def _best_time(step: Callable[[], None], repeats: int = 4) -> float:
 
 def _draw(
     simulator: Simulator, batch: int, event_share: float, generator: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Curves, Tensor]:
+    """Curves in order of their number of epochs, and which of them are events."""
     n_events = min(max(round(batch * event_share), 1), batch - 1)
     events = simulator.events(n_events, generator)
     noise = simulator.noise(batch - n_events, generator)
     event = torch.arange(batch, device=generator.device) < n_events
-    return torch.cat([events.x, noise.x]), torch.cat([events.theta, noise.theta]), event
+    both = Curves(
+        *(torch.cat([getattr(c, f.name) for c in (events, noise)]) for f in fields(Curves))
+    )
+    order = (both.x[..., 2] > 0).sum(1).argsort()
+    return Curves(*(getattr(both, f.name)[order] for f in fields(Curves))), event[order]
+
+
+def _summaries(encoder: nn.Module, curves: Curves) -> Tensor:
+    """Summaries of sorted curves; the shorter half is spared the padding of the longer."""
+    half = len(curves) // 2
+    longest = max(int((curves.x[half - 1, :, 2] > 0).sum()), 1)
+    return torch.cat(
+        [
+            encoder(curves.x[:half, :longest], curves.baseline_error[:half]),
+            encoder(curves.x[half:], curves.baseline_error[half:]),
+        ]
+    )
+
+
+def _start_from(network: Network, name: str) -> None:
+    """Take encoder and evidence head from an entry of the zoo; the flow stays new."""
+    trained = zoo.load(zoo.verify(zoo.find(name)))
+    try:
+        network.encoder.load_state_dict(trained.encoder.state_dict())
+        network.evidence.load_state_dict(trained.evidence.state_dict())
+    except RuntimeError as error:
+        raise ConfigError(f"start_from: {name} is of another architecture: {error}") from error
 
 
 def _optimizers(network: Network, config: TrainConfig) -> list[torch.optim.Optimizer]:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from broker_filter.config import Settings, client_config, load_settings, masked
+from broker_filter.config import Settings, load_settings, masked
 from broker_filter.errors import ConfigError
+from broker_filter.kafka_client import client_config
 
 EXAMPLE = Path(__file__).parents[1] / "deploy" / "config.example.yaml"
 SECRET = "hunter2-in-clear"  # noqa: S105
@@ -18,7 +19,14 @@ SASL = {
     "BROKER_FILTER_KAFKA__SECURITY__MECHANISM": "SCRAM-SHA-512",
     "BROKER_FILTER_KAFKA__SECURITY__USERNAME": "filter",
 }
-PASSWORD = "BROKER_FILTER_KAFKA__SECURITY__PASSWORD"  # noqa: S105
+SECURITY = "BROKER_FILTER_KAFKA__SECURITY__"
+PASSWORD = f"{SECURITY}PASSWORD"
+OAUTH = {
+    f"{SECURITY}PROTOCOL": "sasl_ssl",
+    f"{SECURITY}MECHANISM": "OAUTHBEARER",
+    f"{SECURITY}TOKEN_URL": "https://login.example/token",
+    f"{SECURITY}CLIENT_ID": "filter",
+}
 
 
 def load(tmp_path, text=MINIMAL, environ=None):
@@ -49,7 +57,7 @@ def test_example_holds_every_key_with_its_default(tmp_path):
     for keys, _ in keys_of(Settings):
         node = example
         for key in keys:
-            if keys == ("kafka", "security", "password"):
+            if keys[-1] in {"password", "client_secret", "key_password"}:
                 continue
             assert key in node, f"{'.'.join(keys)} is missing in {EXAMPLE.name}"
             node = node[key]
@@ -128,6 +136,29 @@ def test_process_environment_is_the_default(monkeypatch, tmp_path):
         (MINIMAL + "  options: {sasl.password: hunter2-in-clear}\n", {}, ["sasl.password cannot"]),
         (MINIMAL + "  options: {enable_auto_commit: true}\n", {}, ["enable.auto.commit cannot"]),
         (MINIMAL, SASL, ["kafka.security", "protocol sasl_ssl also needs password"]),
+        (MINIMAL, SASL | {f"{SECURITY}MECHANISM": "GSSAPI"}, ["mechanism = 'GSSAPI'", "OAUTHBEA"]),
+        (MINIMAL, OAUTH, ["protocol sasl_ssl also needs client_secret"]),
+        (
+            MINIMAL,
+            OAUTH | {f"{SECURITY}TOKEN_URL": "http://login.example/token"},
+            ["kafka.security.token_url = 'http://login.example/token'", "must begin with https://"],
+        ),
+        (
+            MINIMAL + "  security: {mechanism: PLAIN, username: a}\n",
+            {PASSWORD: SECRET},
+            ["protocol plaintext does not use mechanism: take sasl_ssl"],
+        ),
+        (
+            MINIMAL + "  security: {ca_location: ca.pem}\n",
+            {},
+            ["protocol plaintext does not use ca_location"],
+        ),
+        (
+            MINIMAL + "  security: {protocol: ssl, key_location: key.pem}\n",
+            {},
+            ["certificate_location and key_location go together"],
+        ),
+        (MINIMAL + "  options: {https.ca.location: x}\n", {}, ["https.ca.location cannot"]),
         (MINIMAL + "log: {level: info}\nlog: {}\n", {}, [":5: log is given twice"]),
         ("kafka: [", {}, [":1: not YAML"]),
         ("- a\n", {}, ["not one list"]),
@@ -152,6 +183,8 @@ def test_all_problems_come_at_once(tmp_path):
         MINIMAL + f"  security: {{pasword: {SECRET}}}\n",
         MINIMAL + f"  security: {SECRET}\n",
         MINIMAL + f"  security: {{protocol: sasl_ssl, password: [{SECRET}]}}\n",
+        MINIMAL + f"  security: {{client_secret: {SECRET}}}\n",
+        MINIMAL + f"  security: {{key_password: {SECRET}}}\n",
         f"kafka: {SECRET}\n",
     ],
 )
@@ -159,33 +192,52 @@ def test_errors_never_show_a_secret(tmp_path, text):
     assert "security" in problem(tmp_path, text) or "kafka" in problem(tmp_path, text)
 
 
-def test_a_password_in_the_file_is_refused_with_the_way_out(tmp_path):
-    message = problem(tmp_path, MINIMAL + f"  security: {{password: {SECRET}}}\n")
-    assert ":4: kafka.security.password must not be" in message
-    assert PASSWORD in message
+# Each secret: its key, what is needed beside it, and the property of librdkafka that it becomes.
+SECRETS = pytest.mark.parametrize(
+    ("key", "environ", "where"),
+    [
+        ("password", SASL, "sasl.password"),
+        ("client_secret", OAUTH, "sasl.oauthbearer.client.secret"),
+        ("key_password", {f"{SECURITY}PROTOCOL": "ssl"}, "ssl.key.password"),
+    ],
+)
 
 
-def test_secrets_are_masked_everywhere(tmp_path, caplog):
-    settings = load(tmp_path, environ=SASL | {PASSWORD: SECRET})
+@SECRETS
+def test_a_secret_in_the_file_is_refused_with_the_way_out(tmp_path, key, environ, where):  # noqa: ARG001
+    message = problem(tmp_path, MINIMAL + f"  security: {{{key}: {SECRET}}}\n")
+    assert f":4: kafka.security.{key} must not be" in message
+    assert f"{SECURITY}{key.upper()} or kafka.security.{key}_file" in message
+
+
+@SECRETS
+def test_secrets_are_masked_everywhere(tmp_path, caplog, key, environ, where):
+    settings = load(tmp_path, environ=environ | {f"{SECURITY}{key.upper()}": SECRET})
     logging.getLogger("broker_filter.test").warning("settings %s %r", settings, settings)
     shown = f"{settings}{settings!r}{masked(settings)}{settings.model_dump_json()}{caplog.text}"
     assert SECRET not in shown
-    assert masked(settings)["kafka"]["security"]["password"] == "*" * 10
-    assert client_config(settings.kafka)["sasl.password"] == SECRET
+    assert masked(settings)["kafka"]["security"][key] == "*" * 10
+    assert client_config(settings.kafka)[where] == SECRET
 
 
-def test_password_comes_from_a_file(tmp_path):
+@SECRETS
+def test_a_secret_comes_from_a_file(tmp_path, key, environ, where):
     secret = tmp_path / "secret"
     secret.write_text(f"{SECRET}\n")
-    text = MINIMAL + f"  security: {{password_file: {secret}}}\n"
-    settings = load(tmp_path, text, SASL)
-    assert client_config(settings.kafka)["sasl.password"] == SECRET
+    text = MINIMAL + f"  security: {{{key}_file: {secret}}}\n"
+    settings = load(tmp_path, text, environ)
+    assert client_config(settings.kafka)[where] == SECRET
     assert SECRET not in str(masked(settings))
-    assert "not both" in problem(tmp_path, text, SASL | {PASSWORD: SECRET})
+    given_twice = environ | {f"{SECURITY}{key.upper()}": SECRET}
+    assert f"give {key} or {key}_file, not both" in problem(tmp_path, text, given_twice)
     secret.write_text("")
-    assert f"{secret}: empty" in problem(tmp_path, text, SASL)
+    assert f"{secret}: empty" in problem(tmp_path, text, environ)
     secret.unlink()
-    assert f"{secret}: cannot be read" in problem(tmp_path, text, SASL)
+    assert f"{secret}: cannot be read" in problem(tmp_path, text, environ)
+
+
+def test_nobody_else_reaches_metrics_and_health_by_default(tmp_path):
+    assert load(tmp_path).metrics.host == "127.0.0.1"
 
 
 def test_missing_file_is_named(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,13 @@ from hypothesis import strategies as st
 
 from broker_filter.alert import alert_id, event_id
 from broker_filter.errors import ModelError
-from broker_filter.lifecycle import EventState, decide, with_peak
+from broker_filter.lifecycle import (
+    EventState,
+    decide,
+    events_from_columns,
+    events_to_columns,
+    with_peak,
+)
 
 THRESHOLD, WINDOW, MODEL = 3.0, 20.0, "model-1.0.0"
 
@@ -174,3 +181,21 @@ def test_no_two_alerts_of_a_star_share_their_id(moves: list[tuple[float, float]]
     alerts = live(looks_of(moves))
     ids = {alert_id("roman", 7, "F146", mjd, MODEL) for mjd, _, _ in alerts}
     assert len(ids) == len(alerts)
+
+
+states = st.builds(
+    EventState,
+    opened_mjd=st.floats(),
+    opened_by=st.text(st.characters(codec="utf-8"), max_size=5),
+    alerted_mjd=st.floats(),
+    alerted_log10_k=st.floats(),
+    seen_mjd=st.floats(),
+    t0=st.floats(),
+    closed=st.booleans(),
+)
+keys = st.tuples(st.text("abζ"), st.one_of(st.integers(0, 2**63 - 1), st.text("ab7")), st.text("r"))
+
+
+@given(st.dictionaries(keys, states, max_size=8))
+def test_event_states_come_back_from_columns(events: dict[Any, EventState]) -> None:
+    assert repr(events_from_columns(events_to_columns(events))) == repr(events)

@@ -4,22 +4,24 @@ import io
 import json
 import logging
 import socket
+import sys
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
+from broker_filter import observe
 from broker_filter.errors import ConfigError
+from broker_filter.metrics_table import METRICS, PROCESS_METRICS, markdown_table
 from broker_filter.observe import (
-    METRICS,
     Health,
     Metrics,
     ObserveServer,
     configure_logging,
-    markdown_table,
 )
 
 
@@ -72,6 +74,34 @@ class TestMetrics:
         (sample,) = families["broker_filter_consumer_lag_records"].samples
         assert (sample.labels, sample.value) == ({"topic": "photometry", "partition": "2"}, 7.0)
 
+    @pytest.mark.skipif(sys.platform != "linux", reason="the client measures it on Linux only")
+    def test_the_process_is_measured_too(self):
+        families = {family.name: family for family in Metrics().registry.collect()}
+        for metric in PROCESS_METRICS:
+            family = families[metric.name.removesuffix("_total")]
+            assert family.type == metric.kind
+            assert family.samples[0].value > 0
+
+    def test_known_series_begin_at_zero(self):
+        registry = Metrics().registry
+        for metric in METRICS:
+            suffix = "_count" if metric.kind == "histogram" else ""
+            for value in metric.known:
+                (label,) = metric.labels
+                name = f"broker_filter_{metric.name}{suffix}"
+                assert registry.get_sample_value(name, {label: value}) == 0.0
+
+    def test_series_are_bounded(self, monkeypatch):
+        monkeypatch.setattr(observe, "MAX_SERIES", 3)
+        metrics = Metrics()
+        for topic in "abcdebc":
+            metrics.inc("records_consumed_total", topic=topic)
+        counts = {
+            topic: metrics.value("records_consumed_total", topic=topic)
+            for topic in ("a", "b", "c", "d", "e", "other")
+        }
+        assert counts == {"a": 1, "b": 2, "c": 2, "d": 0, "e": 0, "other": 2}
+
     def test_histogram_counts_up_to_and_with_each_bound(self):
         metrics = Metrics()
         metrics.observe("batch_fill_ratio", np.array([[0.1, 0.15], [1.0, 7.0]]))
@@ -85,7 +115,7 @@ class TestMetrics:
 
         assert sample("bucket", le="0.1") == 1
         assert sample("bucket", le="0.2") == 3
-        assert sample("bucket", le="1") == 4
+        assert sample("bucket", le="1.0") == 4
         assert sample("bucket", le="+Inf") == sample("count") == 5
         assert sample("sum") == pytest.approx(8.45)
         assert metrics.value("batch_fill_ratio") == 5
@@ -130,12 +160,16 @@ class TestMetrics:
 
     def test_markdown_has_a_row_for_each(self):
         rows = markdown_table().splitlines()[2:]
-        assert [row.split("`")[1] for row in rows] == [f"broker_filter_{m.name}" for m in METRICS]
+        assert [row.split("`")[1] for row in rows] == [
+            *(f"broker_filter_{m.name}" for m in METRICS),
+            *(m.name for m in PROCESS_METRICS),
+        ]
         assert {row.count("|") for row in rows} == {6}
 
 
 class TestHealth:
     def test_health_flips_when_the_loop_stalls_and_back(self, server, health, clock):
+        health.beat()
         assert get(server, "/healthz") == (200, "ok\n")
         clock.now += 29
         assert get(server, "/healthz")[0] == 200
@@ -143,6 +177,12 @@ class TestHealth:
         assert get(server, "/healthz") == (503, "main loop has not turned for 31 s\n")
         health.beat()
         assert get(server, "/healthz")[0] == 200
+
+    def test_a_start_may_take_longer_than_a_turn(self, server, clock):
+        clock.now += 299
+        assert get(server, "/healthz")[0] == 200
+        clock.now += 2
+        assert get(server, "/healthz") == (503, "main loop has not turned for 301 s\n")
 
     def test_ready_once_nothing_is_missing(self, server, health):
         assert get(server, "/readyz") == (503, "waiting for model, partitions, broker\n")
@@ -160,6 +200,57 @@ class TestHealth:
 class TestServer:
     def test_unknown_path(self, server):
         assert get(server, "/etc/passwd")[0] == 404
+
+    def send(self, server, request):
+        """The whole answer to raw bytes, empty if the connection was cut."""
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+            try:
+                connection.sendall(request)
+                return b"".join(iter(lambda: connection.recv(65536), b""))
+            except (ConnectionResetError, BrokenPipeError):
+                return b""
+
+    def test_only_get_is_answered(self, server):
+        answer = self.send(server, b"POST /metrics HTTP/1.1\r\nContent-Length: 9\r\n\r\n")
+        assert answer.split()[1] == b"501"
+
+    def test_a_long_request_is_cut_off(self, server):
+        head = b"GET /healthz HTTP/1.1\r\nX: "
+        assert self.send(server, head + b"x" * 4000 + b"\r\n\r\n").split()[1] == b"200"
+        assert self.send(server, head + b"x" * 9000 + b"\r\n\r\n") == b""
+
+    def test_a_slow_request_is_cut_off(self, server, monkeypatch):
+        monkeypatch.setattr(observe, "MAX_REQUEST_S", 0.2)
+        assert self.send(server, b"GET /healthz HTTP/1.1\r\n") == b""
+
+    def test_connections_are_bounded(self, health, monkeypatch):
+        monkeypatch.setattr(observe, "MAX_REQUESTS", 2)
+        with ObserveServer(Metrics(), health, "127.0.0.1", 0) as server, ExitStack() as stack:
+            idle = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+                for _ in range(2)
+            ]
+            assert self.send(server, b"GET /healthz HTTP/1.1\r\n\r\n") == b""
+            for connection in idle:
+                connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+                assert connection.recv(100).split()[1] == b"200"
+
+    @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+    def test_listens_on_ipv6(self, health):
+        try:
+            server = ObserveServer(Metrics(), health, "::1", 0)
+        except ConfigError as error:
+            pytest.skip(str(error))
+        with server, socket.create_connection(("::1", server.port), timeout=5) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert connection.recv(100).split()[1] == b"200"
+
+    def test_a_failure_of_ours_is_logged(self, health, caplog, monkeypatch):
+        monkeypatch.setattr(logging.getLogger("broker_filter"), "propagate", True)
+        monkeypatch.setattr(health, "missing", lambda: 1 / 0)
+        with ObserveServer(Metrics(), health, "127.0.0.1", 0) as server:
+            assert self.send(server, b"GET /readyz HTTP/1.0\r\n\r\n") == b""
+        assert "ZeroDivisionError" in caplog.text
 
     def test_taken_port_is_named(self, server, health):
         with pytest.raises(ConfigError, match=f"metrics.port = {server.port}: Address already in"):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,17 @@ from hypothesis import strategies as st
 
 from broker_filter.alert import Alert, Provenance
 from broker_filter.batcher import Batcher
+from broker_filter.columns import arrays_of
 from broker_filter.decode import Decoder
+from broker_filter.errors import StateError
 from broker_filter.observe import Metrics
 from broker_filter.photometry import Limits
 from broker_filter.pipeline import Assessment, AssessmentOptions, Intake, Outputs, Pipeline
 from broker_filter.schedule import Schedule
 from broker_filter.scorer import Scored
+from broker_filter.shard_state import ShardState, SnapshotError, read_state, write_state
 from broker_filter.surveys.native import encode_photometry
-from broker_filter.types import Message, Photometry, WindowBatch
+from broker_filter.types import DeadLetter, Message, Photometry, WindowBatch
 from broker_filter.window import WindowStore
 
 THRESHOLD = 3.0
@@ -53,10 +57,15 @@ def point_lens(u: Any, _: Any) -> Any:
 
 
 def make_pipeline(
-    scorer: PeakScorer | None = None, every_days: float = 0.5, min_points: int = 5
+    scorer: PeakScorer | None = None,
+    every_days: float = 0.5,
+    min_points: int = 5,
+    *,
+    metrics: Metrics | None = None,
+    model_id: str = "peak-test-0.0.1",
 ) -> Pipeline:
     stub: Any = scorer or PeakScorer()
-    metrics = Metrics()
+    metrics = metrics or Metrics()
     intake = Intake(
         Decoder("photometry"),
         Limits(),
@@ -66,7 +75,7 @@ def make_pipeline(
         metrics,
     )
     options = AssessmentOptions(THRESHOLD, prior_odds=1e-6, samples=20)
-    provenance = Provenance("peak-test-0.0.1", "0" * 64, "0", 20.0)
+    provenance = Provenance(model_id, "0" * 64, "0", 20.0)
     return Pipeline(intake, Assessment(stub, options, point_lens, provenance, metrics))
 
 
@@ -228,3 +237,200 @@ def test_partitions_dropped_begin_anew() -> None:
     pipeline.intake.drop([("epochs", 0)])
     pipeline.step([epoch(1, 60_001)], 0.0, flush=True)
     assert scorer.epochs_seen == [1, 1]
+
+
+# State: a partition goes on from a snapshot as if nothing had happened.
+
+WHERE = ("epochs", 0)
+
+
+def cut_up(
+    pipeline: Pipeline, stream: Sequence[Message], cuts: Sequence[int] = ()
+) -> tuple[list[Alert], list[DeadLetter], list[int], ShardState]:
+    """Alerts, dead letters, offsets and the last state of a pipeline that takes a stream."""
+    alerts, dead, offsets = [], [], []
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    for first, last in itertools.pairwise(edges):
+        outputs = pipeline.step(stream[first:last], 0.0, flush=last % 2 == 0)
+        alerts += outputs.alerts
+        dead += outputs.dead_letters
+        offsets += outputs.offsets.values()
+    outputs = pipeline.step([], 0.0, capture=[WHERE])
+    offsets += outputs.offsets.values()
+    return alerts + outputs.alerts, dead, offsets, outputs.captured[WHERE]
+
+
+def through_bytes(state: ShardState) -> ShardState:
+    file = io.BytesIO()
+    write_state(file, state)
+    return read_state(io.BytesIO(file.getvalue()), len(file.getvalue()))
+
+
+def held(state: ShardState) -> dict[str, bytes]:
+    """All that a state holds, bit for bit."""
+    columns = {name: column.tobytes() for name, column in arrays_of(state.columns).items()}
+    return columns | {"": repr((state.partition, state.offset, state.model_id)).encode()}
+
+
+@pytest.fixture(scope="module")
+def end_state() -> ShardState:
+    return cut_up(make_pipeline(), STREAM)[3]
+
+
+moments = st.integers(1, len(STREAM))
+polls = st.lists(st.integers(0, len(STREAM)), max_size=20)
+
+
+@settings(max_examples=8, deadline=None)
+@given(moments, polls)
+def test_a_restored_partition_goes_on_as_if_nothing_had_happened(
+    alerts: list[Alert], end_state: ShardState, moment: int, cuts: list[int]
+) -> None:
+    before, _, _, state = cut_up(make_pipeline(), STREAM[:moment], cuts)
+    pipeline = make_pipeline()
+    pipeline.restore(WHERE, through_bytes(state), live_from=moment)
+    after, _, _, end = cut_up(pipeline, STREAM[moment:], cuts)
+    assert told(before + after) == told(alerts)
+    assert held(end) == held(end_state)
+
+
+@settings(max_examples=8, deadline=None)
+@given(moments, moments, polls)
+def test_what_was_told_before_is_replayed_in_silence(
+    alerts: list[Alert], end_state: ShardState, one: int, two: int, cuts: list[int]
+) -> None:
+    moment, committed = sorted((one, two))
+    state = cut_up(make_pipeline(), STREAM[:moment])[3]
+    told_before = run(STREAM[:committed])
+    pipeline = make_pipeline()
+    pipeline.restore(WHERE, through_bytes(state), live_from=committed)
+    after, _, offsets, end = cut_up(pipeline, STREAM[moment:], cuts)
+    assert told(told_before + after) == told(alerts)
+    assert held(end) == held(end_state)
+    assert all(offset > committed for offset in offsets)
+
+
+def test_a_silent_stretch_gives_nothing_at_all() -> None:
+    bad = [Message("epochs", 0, m.offset, None, b"?") if m.offset % 10 == 3 else m for m in STREAM]
+    state = cut_up(make_pipeline(), bad[:50])[3]
+    metrics = Metrics()
+    pipeline = make_pipeline(metrics=metrics)
+    pipeline.restore(WHERE, state, live_from=len(STREAM) - 4)
+    alerts, dead, offsets, _ = cut_up(pipeline, bad[50:-4], range(0, len(bad), 7))
+    assert (alerts, dead, offsets) == ([], [], [])
+    assert metrics.total("records_dead_total") == 0
+    assert len(run(STREAM[:-4])) > 0
+    live = pipeline.step([Message("epochs", 0, len(STREAM) - 4, None, b"?")], 0.0, flush=True)
+    assert [letter.message.offset for letter in live.dead_letters] == [len(STREAM) - 4]
+    assert live.offsets == {WHERE: len(STREAM) - 3}
+
+
+def test_a_replay_from_nothing_is_silent_up_to_the_committed_offset(alerts: list[Alert]) -> None:
+    committed = 300
+    pipeline = make_pipeline()
+    pipeline.restore(WHERE, None, live_from=committed)
+    assert told(run(STREAM[:committed]) + cut_up(pipeline, STREAM)[0]) == told(alerts)
+
+
+def test_a_restore_ends_when_the_committed_offset_is_reached() -> None:
+    metrics = Metrics()
+    pipeline = make_pipeline(metrics=metrics)
+    pipeline.intake.restore(WHERE, None, live_from=4, began=100.0)
+    pipeline.step(STREAM[:3], 101.0)
+    assert pipeline.intake.replaying() == {WHERE: 4}
+    assert metrics.value("restore_seconds") == 0
+    pipeline.step(STREAM[3:4], 102.0)
+    assert pipeline.intake.replaying() == {}
+    assert metrics.value("restore_seconds") == 1
+
+
+def test_a_restore_ends_where_the_last_offsets_hold_no_message() -> None:
+    pipeline = make_pipeline()
+    pipeline.intake.restore(WHERE, None, live_from=4)
+    pipeline.step(STREAM[:3], 0.0)
+    pipeline.intake.live(WHERE)
+    assert pipeline.intake.replaying() == {}
+    assert cut_up(pipeline, [])[3].offset == 4
+
+
+def test_a_state_holds_what_was_due_and_not_yet_evaluated(alerts: list[Alert]) -> None:
+    waiting = make_pipeline()
+    assert waiting.step(STREAM[:200], 0.0).alerts == []
+    outputs = waiting.step([], 0.0, capture=[WHERE])
+    pipeline = make_pipeline()
+    pipeline.restore(WHERE, outputs.captured[WHERE], live_from=200)
+    assert told(outputs.alerts + cut_up(pipeline, STREAM[200:])[0]) == told(alerts)
+
+
+def test_a_state_is_a_copy_that_later_messages_do_not_change() -> None:
+    pipeline = make_pipeline()
+    state = cut_up(pipeline, STREAM[:300])[3]
+    cut_up(pipeline, STREAM[300:])
+    assert held(state) == held(cut_up(make_pipeline(), STREAM[:300])[3])
+
+
+def test_messages_read_again_do_not_move_a_state_back() -> None:
+    pipeline = make_pipeline()
+    cut_up(pipeline, STREAM[:100])
+    assert cut_up(pipeline, STREAM[50:60])[3].offset == 100
+
+
+def test_partitions_have_states_of_their_own(alerts: list[Alert]) -> None:
+    other = [replace(message, partition=1) for message in STREAM]
+    both = [message for pair in zip(STREAM, other, strict=True) for message in pair]
+    pipeline = make_pipeline()
+    first = pipeline.step(both[:500], 0.0, flush=True).alerts
+    outputs = pipeline.step([], 0.0, capture=[("epochs", 1), ("epochs", 9)])
+    assert list(outputs.captured) == [("epochs", 1)]
+    pipeline.intake.drop([WHERE])
+    pipeline.assessment.drop([WHERE])
+    assert pipeline.intake.partitions() == [("epochs", 1)]
+    rest = pipeline.step(other[250:], 0.0, flush=True).alerts
+    once = {str(alert.alert_id): alert for alert in first + outputs.alerts + rest}
+    assert told(list(once.values())) == told(alerts)
+
+
+def test_what_waits_of_a_partition_that_went_is_not_evaluated() -> None:
+    scorer = PeakScorer()
+    pipeline = make_pipeline(scorer, every_days=0, min_points=1)
+    pipeline.intake.take([epoch(0, 60_000), replace(epoch(5, 60_000), partition=1)], 0.0)
+    pipeline.intake.drop([WHERE])
+    outputs = pipeline.step([], 0.0, flush=True)
+    assert scorer.epochs_seen == [1]
+    assert outputs.offsets == {("epochs", 1): 6}
+
+
+def test_an_event_of_another_model_keeps_its_id(alerts: list[Alert]) -> None:
+    state = cut_up(make_pipeline(), STREAM[:255])[3]
+    pipeline = make_pipeline(model_id="peak-test-0.0.2")
+    pipeline.restore(WHERE, state, live_from=255)
+    after = cut_up(pipeline, STREAM[255:])[0]
+    assert {alert.model_id for alert in after} == {"peak-test-0.0.2"}
+    assert {alert.event_id for alert in after} == {alert.event_id for alert in alerts}
+    assert {alert.state for alert in after} == {"update", "final"}
+
+
+def test_windows_of_another_length_are_not_restored() -> None:
+    state = replace(cut_up(make_pipeline(), STREAM[:50])[3], window_days=10.0)
+    pipeline = make_pipeline()
+    with pytest.raises(SnapshotError, match="10 days") as caught:
+        pipeline.restore(WHERE, state, live_from=50)
+    assert caught.value.reason == "window"
+    assert pipeline.intake.partitions() == []
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        *("window/count", "window/time", "window/star.length", "window/track.mean"),
+        *("schedule/last", "event/t0", "event/star"),
+    ],
+)
+def test_a_state_that_contradicts_itself_is_not_restored(lost: str) -> None:
+    state = cut_up(make_pipeline(), STREAM[:250])[3]
+    columns = arrays_of(state.columns)
+    for broken in (columns[lost][:-1], np.r_[columns[lost], columns[lost][:1]], None):
+        rest = {name: column for name, column in columns.items() if name != lost}
+        changed = rest if broken is None else {**rest, lost: broken}
+        with pytest.raises(StateError):
+            make_pipeline().restore(WHERE, replace(state, columns=changed), live_from=250)

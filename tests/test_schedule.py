@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,6 +78,33 @@ def test_stars_are_due_at_different_times() -> None:
 
 def test_integer_stars_are_scheduled_too() -> None:
     assert Stream(0).due(message([7, 2**40], 1.0)) == [7, 2**40]
+
+
+def restored(stream: Stream, every_days: float) -> Stream:
+    """A stream that goes on where another was, perhaps with cells of another width."""
+    again = Stream(every_days)
+    again.store.restore(stream.store.state())
+    again.schedule.restore(again.store, stream.schedule.state())
+    return again
+
+
+def test_a_restored_schedule_makes_due_what_the_first_would_have() -> None:
+    first, stars = Stream(1.0), [f"star {i}" for i in range(50)]
+    for mjd in np.arange(0.0, 3.0, 0.3):
+        first.due(message(stars, mjd))
+    second = restored(first, 1.0)
+    for mjd in np.arange(3.0, 6.0, 0.3):
+        assert second.due(message(stars, mjd)) == first.due(message(stars, mjd))
+
+
+@pytest.mark.parametrize("every_days", [0.0, 0.1, 3.0])
+def test_cells_of_another_width_begin_at_the_newest_epoch(every_days: float) -> None:
+    first, stars = Stream(1.0), [f"star {i}" for i in range(50)]
+    first.due(message(stars, 5.0))
+    second = restored(first, every_days)
+    assert second.due(message(stars, 5.0)) == []
+    due = [star for mjd in np.arange(5.05, 8.06, 0.05) for star in second.due(message(stars, mjd))]
+    assert set(due) == set(stars)
 
 
 names = st.lists(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=3), max_size=25)

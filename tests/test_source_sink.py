@@ -9,9 +9,12 @@ import pytest
 
 from broker_filter.config import Kafka, Security
 from broker_filter.embedded import EmbeddedBroker
-from broker_filter.errors import ConfigError, TransientError
+from broker_filter.errors import ConfigError, StateError, TransientError
+from broker_filter.kafka_client import consumer_config
+from broker_filter.memory import MemorySource
+from broker_filter.progress import GroupProgress, MemoryProgress
 from broker_filter.sink import KafkaSink, MemorySink, partition_of
-from broker_filter.source import GroupProgress, KafkaSource, MemorySource, consumer_config
+from broker_filter.source import KafkaSource
 from broker_filter.types import Message, OutgoingMessage
 
 SECRET = "hunter2-in-clear"  # noqa: S105
@@ -156,11 +159,53 @@ class TestCommit:
         assert [progress((topic, n)) for n in (0, 1)] == [0, 0]
         progress.close()
 
-    def test_on_assign_can_say_where_to_start(self, kafka):
+    def test_partitions_are_held_back_until_start_says_where(self, kafka):
         (topic,) = kafka.input_topics
         send(kafka, [b"%d" % n for n in range(5)], partition=0)
-        source = KafkaSource(kafka, on_assign=lambda _: {(topic, 0): 3})
+        gained = []
+        source = KafkaSource(kafka, on_assign=gained.append)
+        assert take(source, 1, 1.0) == []
+        assert gained == [{(topic, 0), (topic, 1)}]
+        source.start((topic, 0), 3, 4)
         assert [m.value for m in take(source, 2)] == [b"3", b"4"]
+        assert source.committed((topic, 0)) == 4
+        assert source.committed((topic, 1)) is None
+        source.close()
+
+    def test_a_partition_that_is_held_again_starts_anew(self, kafka):
+        (topic,) = kafka.input_topics
+        send(kafka, [b"%d" % n for n in range(5)], partition=0)
+        source = KafkaSource(kafka)
+        assert len(take(source, 5)) == 5
+        source.hold(source.assigned())
+        send(kafka, [b"5"], partition=0)
+        assert take(source, 1, 1.0) == []
+        source.start((topic, 0), 4, 0)
+        assert [m.value for m in take(source, 2)] == [b"4", b"5"]
+        source.close()
+
+    def test_the_position_reaches_the_end_of_an_empty_partition(self, kafka):
+        (topic,) = kafka.input_topics
+        source = KafkaSource(kafka)
+        take(source, 1, 0.5)
+        end = time.monotonic() + 20
+        while source.positions() != {(topic, 0): 0, (topic, 1): 0}:
+            assert source.poll(1, 0.1) == []
+            assert time.monotonic() < end
+        source.close()
+
+    def test_a_commit_that_waits_is_acknowledged_on_return(self, kafka):
+        (topic,) = kafka.input_topics
+        send(kafka, [b"a"], partition=0)
+        source = KafkaSource(kafka)
+        source.commit(next_offsets(take(source, 1)), wait=True)
+        assert source.committed((topic, 0)) == 1
+        source.close()
+
+    def test_a_member_tells_how_many_partitions_there_are(self, kafka):
+        source = KafkaSource(kafka)
+        take(source, 1, 1.0)
+        assert source.member().partitions[kafka.input_topics[0]] == 2
         source.close()
 
     def test_outage_does_not_stop_the_source(self, broker, kafka):
@@ -286,7 +331,7 @@ class TestErrors:
         try:
             for _ in range(3):
                 sink.produce(kafka.input_topics[0], None, b"x")
-            with pytest.raises(TransientError, match=r"3 messages undelivered .*3 still queued"):
+            with pytest.raises(TransientError, match=r"3 messages still queued"):
                 sink.flush(0.3)
         finally:
             broker.restore()
@@ -300,7 +345,7 @@ class TestErrors:
         broker.interrupt()
         try:
             sink.produce(kafka.input_topics[0], None, b"x")
-            with pytest.raises(TransientError, match=r"1 messages undelivered .*\(1 given up"):
+            with pytest.raises(StateError, match=r"1 messages to .* given up"):
                 sink.flush(10)
         finally:
             broker.restore()
@@ -308,7 +353,7 @@ class TestErrors:
 
     def test_too_large_message(self, kafka):
         sink = KafkaSink(kafka)
-        with pytest.raises(ConfigError, match=r"6000000 bytes is too large.*message.max.bytes"):
+        with pytest.raises(ConfigError, match=r"too large.*message.max.bytes"):
             sink.produce(kafka.input_topics[0], None, bytes(6_000_000))
         sink.close()
 
@@ -376,7 +421,7 @@ class TestMemorySource:
         assert [m.offset for m in source.poll(3, 0)] == [0, 1, 2]
         source.commit({("t", 0): 2, ("t", 1): 4})
         source.commit({("t", 0): 5})  # not handed out yet
-        assert source.committed == {("t", 0): 2}
+        assert source.stored == {("t", 0): 2}
         assert source.lag() == {("t", 0): 2}
         assert source.assigned() == {("t", 0)}
 
@@ -385,7 +430,7 @@ class TestMemorySource:
         source.poll(5, 0)
         source.commit({("t", 0): 4})
         source.commit({("t", 0): 2})
-        assert source.committed == {("t", 0): 4}
+        assert source.stored == {("t", 0): 4}
 
     def test_pause_and_push(self):
         source = MemorySource(numbered(1))
@@ -402,7 +447,7 @@ class TestMemorySource:
         source.commit(offsets)
         source.assign(("t", 0))
         source.commit(offsets)
-        assert source.committed == {}
+        assert source.stored == {}
         assert len(source.poll(9, 0)) == 5
 
     def test_revoked_commits_count_and_lost_ones_do_not(self):
@@ -414,16 +459,62 @@ class TestMemorySource:
         source.poll(9, 0)
         source.lose(("t", 1))
         source.close()
-        assert source.committed == {("t", 0): 2}
+        assert source.stored == {("t", 0): 2}
         assert source.assigned() == set()
 
-    def test_assignment_starts_where_on_assign_says_or_at_the_commit(self):
-        source = MemorySource(
-            numbered(4) + numbered(4, partition=1), on_assign=lambda _: {("t", 1): 3}
-        )
-        source.committed[("t", 0)] = 2
+    def test_assignment_starts_at_the_commit(self):
+        source = MemorySource(numbered(4) + numbered(4, partition=1))
+        source.stored[("t", 0)] = 2
         source.assign(("t", 0), ("t", 1))
-        assert [(m.partition, m.offset) for m in source.poll(9, 0)] == [(0, 2), (0, 3), (1, 3)]
+        assert [(m.partition, m.offset) for m in source.poll(9, 0)] == [
+            *((0, 2), (0, 3)),
+            *((1, n) for n in range(4)),
+        ]
+
+    def test_with_on_assign_partitions_are_held_back(self):
+        gained = []
+        source = MemorySource(numbered(4), on_assign=gained.append)
+        assert source.poll(9, 0) == []
+        source.start(("t", 0), 2, 3)
+        assert [m.offset for m in source.poll(9, 0)] == [2, 3]
+        source.commit({("t", 0): 3})
+        assert source.stored == {}
+        source.hold([("t", 0)])
+        source.push(*numbered(1, start=4))
+        assert source.poll(9, 0) == []
+        source.start(("t", 0), 3, 3)
+        assert [m.offset for m in source.poll(9, 0)] == [3, 4]
+        assert gained == [{("t", 0)}]
+
+
+class TestProgress:
+    """The same questions to a broker and to memory."""
+
+    DAY_MS = 86_400_000
+
+    def test_of_a_broker(self, kafka):
+        (topic,) = kafka.input_topics
+        send(kafka, [b"%d" % n for n in range(5)], partition=0)
+        progress = GroupProgress(kafka)
+        assert progress.committed((topic, 0)) is None
+        assert progress.span((topic, 0)) == (0, 5)
+        assert progress.span((topic, 1)) == (0, 0)
+        source = KafkaSource(kafka)
+        source.commit(next_offsets(take(source, 4)), wait=True)
+        source.close()
+        assert progress.committed((topic, 0)) == 4
+        progress.close()
+
+    def test_of_memory(self):
+        messages = [Message("t", 0, n, None, b"", n * self.DAY_MS) for n in range(10, 20)]
+        source = MemorySource(messages)
+        progress = MemoryProgress(source)
+        assert progress.committed(("t", 0)) is None
+        assert progress.span(("t", 0)) == (10, 20)
+        assert progress.before(("t", 0), 18, 3.0) == 14
+        source.poll(9, 0)
+        source.commit({("t", 0): 15})
+        assert progress.committed(("t", 0)) == 15
 
 
 def test_memory_sink_keeps_messages_and_plays_an_outage():

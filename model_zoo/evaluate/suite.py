@@ -17,9 +17,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from broker_filter.evidence import LN_10
+from broker_filter.flow_sampler import FlowSampler
 from broker_filter.network import Network
 from broker_filter.network_input import PADDING
-from broker_filter.posterior import PARAMETERS, sample
+from broker_filter.posterior import PARAMETERS
 from model_zoo.simulate.curves import Curves, Simulator
 
 __all__ = ["FULL", "QUICK", "Sizes", "detection", "evaluate", "noise_tail", "posterior_figures"]
@@ -133,11 +134,11 @@ def posterior_figures(samples: NDArray[np.float64], theta: NDArray[np.float64]) 
 
 def seconds_for_samples(network: Network, n: int = 10_000) -> float:
     """Wall time of ``n`` posterior samples of one window, best of three."""
-    s = network.encoder(torch.full((1, 128, 3), PADDING))
+    s, sample = network.encoder(torch.full((1, 128, 3), PADDING)), FlowSampler(network.estimator)
     times = []
     for _ in range(3):
         began = time.perf_counter()
-        sample(network.estimator, s, n, [0])
+        sample(s, n, [0])
         times.append(time.perf_counter() - began)
     return min(times)
 
@@ -155,7 +156,7 @@ def _score(
     parts: list[tuple[Tensor, ...]] = []
     for size in _sizes(n, name, quiet):
         curves = draw(size, generator)
-        ln_k, s = network(curves.x)
+        ln_k, s = network(curves.x, curves.baseline_error)
         parts.append((ln_k / LN_10, curves.theta, curves.snr, s if name == "events" else s[:0]))
     log10_k, theta, snr, summary = (torch.cat(column) for column in zip(*parts, strict=True))
     return _Scored(log10_k.double().numpy(), theta.double().numpy(), snr.double().numpy(), summary)
@@ -163,12 +164,13 @@ def _score(
 
 @torch.inference_mode()
 def _sample(network: Network, summary: Tensor, samples: int, quiet: bool) -> NDArray[np.float64]:
+    sample = FlowSampler(network.estimator)
     parts = []
     first = 0
     for size in _sizes(len(summary), "posteriors", quiet, batch=50):
         seeds = [POSTERIOR_SEED + i for i in range(first, first + size)]
         s = summary[first : first + size]
-        parts.append(sample(network.estimator, s, samples, seeds).double().numpy())
+        parts.append(sample(s, samples, seeds)[0].double().numpy())
         first += size
     return np.concatenate(parts)
 

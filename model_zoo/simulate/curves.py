@@ -9,8 +9,9 @@ from torch import Tensor
 
 from broker_filter.lens import excess
 from broker_filter.network_input import network_input
+from broker_filter.prior import BoxPrior
 from model_zoo.simulate.pattern import Pattern, PatternConfig, draw_patterns
-from model_zoo.simulate.prior import PAPER_GATE, PAPER_PRIOR, BoxPrior, Gate
+from model_zoo.simulate.prior import PAPER_GATE, PAPER_PRIOR, Gate
 
 __all__ = ["Curves", "Simulator", "matched_filter_snr"]
 
@@ -23,6 +24,8 @@ class Curves:
     ----------
     x : Tensor, shape (B, L, 3), float32
         Network input.
+    baseline_error : Tensor, shape (B,), float32
+        1-sigma relative error of the baseline in whose units the curve is.
     theta : Tensor, shape (B, 5), float32
         In the order of ``broker_filter.posterior.PARAMETERS``; NaN for noise.
     snr : Tensor, shape (B,), float32
@@ -30,8 +33,12 @@ class Curves:
     """
 
     x: Tensor
+    baseline_error: Tensor
     theta: Tensor
     snr: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +49,9 @@ class Simulator:
     ----------
     prior, gate, pattern
         What is drawn. With no gate every draw of the prior counts.
-    baseline_error : float
-        1-sigma relative error of the baseline by which a whole curve was divided.
+    baseline_error : (float, float)
+        Range of the 1-sigma relative error of the baseline in whose units a curve is given;
+        log-uniform. (0, 0) stands for baselines that are known exactly.
     length : int
         Longest network input; denser curves are thinned.
     """
@@ -51,7 +59,7 @@ class Simulator:
     prior: BoxPrior = PAPER_PRIOR
     gate: Gate | None = PAPER_GATE
     pattern: PatternConfig = field(default_factory=PatternConfig)
-    baseline_error: float = 0.0
+    baseline_error: tuple[float, float] = (0.0, 0.0)
     length: int = 1000
 
     def events(self, n: int, generator: torch.Generator) -> Curves:
@@ -66,16 +74,15 @@ class Simulator:
             missing -= len(rows)
         pattern, theta = _join(patterns), torch.cat(thetas)
         signal = signal_of(theta, pattern)
-        return Curves(
-            self._observe(signal, pattern, generator), theta, matched_filter_snr(signal, pattern)
-        )
+        snr = matched_filter_snr(signal, pattern)
+        return Curves(*self._observe(signal, pattern, generator), theta, snr)
 
     def noise(self, n: int, generator: torch.Generator) -> Curves:
         """Draw ``n`` curves of constant stars with the same patterns and errors."""
         pattern = draw_patterns(n, self.pattern, generator)
-        x = self._observe(torch.zeros_like(pattern.t), pattern, generator)
+        x, baseline_error = self._observe(torch.zeros_like(pattern.t), pattern, generator)
         zero = torch.zeros(n, device=x.device)
-        return Curves(x, torch.full((n, 5), float("nan"), device=x.device), zero)
+        return Curves(x, baseline_error, torch.full((n, 5), float("nan"), device=x.device), zero)
 
     def _draw_theta(self, pattern: Pattern, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """For each pattern the first of a few draws that passes the gate, and whether any does.
@@ -91,22 +98,29 @@ class Simulator:
         first = passes.int().argmax(1)
         return theta[torch.arange(n, device=theta.device), first], passes.any(1)
 
-    def _observe(self, signal: Tensor, pattern: Pattern, generator: torch.Generator) -> Tensor:
-        device = signal.device
+    def _observe(
+        self, signal: Tensor, pattern: Pattern, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Network input and the size of the baseline's error.
+
+        Errors are given in units of the assumed baseline. That differs from the true one by a
+        factor g = 1 + b N(0, 1), so a curve is g times its model, plus the noise.
+        """
+        device, n = signal.device, len(pattern.n)
         noise = torch.randn(signal.shape, generator=generator, device=device)
-        flux = 1 + signal + noise * pattern.sigma
-        scale = 1 + self.baseline_error * torch.randn(
-            len(pattern.n), 1, generator=generator, device=device
-        )
+        b = self._baseline_errors(n, generator)
+        g = 1 + b * torch.randn(n, generator=generator, device=device)
+        flux = (1 + signal) * g[:, None] + noise * pattern.sigma
         t = torch.where(pattern.valid, pattern.t, 0).double()
-        return network_input(
-            t,
-            flux / scale,
-            pattern.sigma / scale,
-            pattern.n,
-            days=self.pattern.days,
-            length=self.length,
+        x = network_input(
+            t, flux, pattern.sigma, pattern.n, days=self.pattern.days, length=self.length
         )
+        return x, b
+
+    def _baseline_errors(self, n: int, generator: torch.Generator) -> Tensor:
+        low, high = self.baseline_error
+        unit = torch.rand(n, generator=generator, device=generator.device)
+        return low * (high / low) ** unit if low > 0 else torch.zeros_like(unit)
 
 
 def signal_of(theta: Tensor, pattern: Pattern) -> Tensor:

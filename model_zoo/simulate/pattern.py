@@ -30,11 +30,12 @@ class PatternConfig:
         sigma log-uniform in ``stream_sigma``, half of the time varying within the curve. The rest
         are the paper's: every 15 minutes, 0-3 gaps of 1-10 d, dropout of 0-60 %, one sigma a
         curve, uniform in 0.001-0.02.
+    stream_sigma : (float, float)
     """
 
     days: float = 20.0
     stream_share: float = 0.0
-    stream_sigma: tuple[float, float] = (0.0007, 0.06)
+    stream_sigma: tuple[float, float] = (0.0005, 0.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,8 @@ def _stream_mask(grid: Tensor, days: float, draw: _Draw) -> Tensor:
     """The future is empty, the past may be, daylight may hide the star, the cadence may be slow."""
     end = days - draw.uniform(0, days / 4)
     late = draw.uniform(0, 1) < 0.4
-    start = torch.where(late, draw.uniform(0, 0.7 * days), 0.0)
+    # What a young star has been seen for: from 1 % of the window up, log-uniform.
+    start = torch.where(late, end * (1 - 0.01 ** draw.uniform(0, 1)), 0.0)
     by_night = draw.uniform(0, 1) < 0.25
     night = (grid + draw.uniform(0, 1)) % 1.0 < draw.uniform(0.2, 0.5)
     sparse = draw.uniform(0, 1) < 0.3

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from broker_filter.lens import excess
+from broker_filter.prior import BoxPrior
 
-__all__ = ["PAPER_GATE", "PAPER_PRIOR", "BoxPrior", "Gate"]
-
-
-@dataclass(frozen=True, slots=True)
-class BoxPrior:
-    """Uniform prior in a box, in the order t0 (days in the window), u0, log10 tE, log10 rho, f_s.
-
-    Parameters
-    ----------
-    name : str
-        Name and version, for the card.
-    low, high : tuple of 5 floats
-    """
-
-    name: str
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-
-    def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """Draws, shape (n, 5), float32, on the generator's device."""
-        device = generator.device
-        low = torch.tensor(self.low, device=device)
-        high = torch.tensor(self.high, device=device)
-        return low + (high - low) * torch.rand(n, 5, generator=generator, device=device)
+__all__ = ["BLENDED_GATE", "PAPER_GATE", "PAPER_PRIOR", "ROMAN_PRIOR", "Gate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +69,15 @@ class Gate:
 
 PAPER_PRIOR = BoxPrior("paper-1", (0.0, 0.0, -1.0, -2.0, 0.1), (20.0, 1.5, 1.3, 1.0, 1.0))
 PAPER_GATE = Gate("paper-1", near=1.5, min_near=5, far=3.0, min_far=5, min_snr=5.0)
+# The same with the signal-to-noise of the blended light, f_s (A - 1).
+BLENDED_GATE = replace(PAPER_GATE, name="paper-blended-1", blended=True)
+# Peaks before, inside and after the window; t_E of 0.05-60 d; faint and heavily blended sources.
+ROMAN_PRIOR = BoxPrior(
+    "roman-1",
+    (-2.0, 0.0, math.log10(0.05), -3.0, 0.005),
+    (25.0, 1.5, math.log10(60.0), 1.0, 1.0),
+    log_f_s=True,
+)
 
 
 def _count(t: Tensor, low: Tensor, high: Tensor) -> Tensor:

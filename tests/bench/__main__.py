@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from tests.bench import bench_decode, bench_intake, bench_scoring, bench_window
+from tests.bench import bench_decode, bench_intake, bench_scoring, bench_snapshot, bench_window
 
 OUT = Path("build/bench.json")
 
@@ -26,7 +26,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes, seconds in all")
     quick = parser.parse_args().quick
     figures: dict[str, float] = {}
-    for part in (bench_scoring.measure, bench_intake.measure, window, decode):
+    snapshot = bench_snapshot.measure
+    for part in (bench_scoring.measure, bench_intake.measure, window, decode, snapshot):
         measured = part(quick=quick)
         figures |= measured
         for case, figure in measured.items():

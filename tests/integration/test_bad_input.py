@@ -6,7 +6,6 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,12 @@ import numpy as np
 import pytest
 
 from broker_filter import zoo
+from broker_filter.assembly import make_service
 from broker_filter.config import DeadLetters, Kafka, Model, Settings
+from broker_filter.delivery import AtLeastOnce
 from broker_filter.embedded import EmbeddedBroker
 from broker_filter.observe import Health, Metrics
 from broker_filter.schema import decode_strict, encode, schema_header
-from broker_filter.service import Service, make_assessment, make_intake
 from broker_filter.sink import KafkaSink
 from broker_filter.source import KafkaSource
 from broker_filter.surveys.native import encode_block, encode_photometry
@@ -170,15 +170,8 @@ def publish(messages: list[Sent], settings: Settings) -> None:
 
 def filter_all(messages: list[Sent], settings: Settings, entry: Path, metrics: Metrics) -> None:
     """Run the service until it has taken the messages."""
-    verified = zoo.verify(entry)
-    intake = make_intake(settings, verified, metrics)
-    assessment = make_assessment(settings, verified, metrics)
-
-    def make_source(on_gone: Callable[..., None]) -> KafkaSource:
-        return KafkaSource(settings.kafka, on_revoke=on_gone)
-
-    sink = KafkaSink(settings.kafka)
-    service = Service(settings, make_source, sink, intake, assessment, metrics, Health())
+    delivery = AtLeastOnce(KafkaSink(settings.kafka))
+    service = make_service(settings, zoo.verify(entry), delivery, metrics, Health())
     thread = threading.Thread(target=service.run, daemon=True)
     thread.start()
     deadline = time.monotonic() + PATIENCE_S

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from broker_filter.alert import Alert
+from broker_filter.assembly import open_entry
 from broker_filter.config import Batch, Kafka, Metrics, Model, Schedule, Settings
 from broker_filter.observe import Metrics as MetricValues
 from broker_filter.rehearsal import rehearse
 from broker_filter.replay import replay
-from broker_filter.service import open_entry
 from broker_filter.sink import Sink
 from broker_filter.surveys.lightcurve import LightCurve, read_lightcurve
 

@@ -22,9 +22,10 @@ import yaml
 from broker_filter.alert import Alert, from_avro
 from broker_filter.config import Kafka
 from broker_filter.embedded import EmbeddedBroker
+from broker_filter.progress import GroupProgress
 from broker_filter.schema import schema_header
 from broker_filter.sink import KafkaSink
-from broker_filter.source import GroupProgress, KafkaSource
+from broker_filter.source import KafkaSource
 from broker_filter.surveys.native import encode_photometry
 from broker_filter.types import Photometry
 
@@ -77,7 +78,9 @@ class Filter:
 
 
 @contextmanager
-def running(broker: EmbeddedBroker, entry: Path, folder: Path) -> Iterator[Filter]:
+def running(
+    broker: EmbeddedBroker, entry: Path, folder: Path, until: str = "started"
+) -> Iterator[Filter]:
     """The filter as a process of its own, which does nothing of itself before it is stopped."""
     config = {
         "kafka": {
@@ -105,7 +108,7 @@ def running(broker: EmbeddedBroker, entry: Path, folder: Path) -> Iterator[Filte
         )
         try:
             filter_ = Filter(process, folder / "log")
-            filter_.until(lambda: filter_.logged("started"))
+            filter_.until(lambda: filter_.logged(until))
             yield filter_
         finally:
             process.kill()
@@ -182,3 +185,12 @@ def test_sigterm_settles_what_was_taken(
     alerts = alerts_of(broker, STARS)
     assert {alert.star_id for alert in alerts} == {f"star {i}" for i in range(STARS)}
     assert len({alert.alert_id for alert in alerts}) == len(alerts)
+
+
+def test_sigterm_before_the_start_ends_with_status_0(
+    broker: EmbeddedBroker, tiny_entry: Path, tmp_path: Path
+) -> None:
+    with running(broker, tiny_entry, tmp_path, until="observing") as filter_:
+        assert filter_.logged("started") is None
+        assert filter_.stop() == 0
+        assert filter_.logged("started") is None

@@ -205,7 +205,8 @@ def test_a_window_is_read_alike_whatever_is_read_beside_it(epochs: list[Epoch]) 
 @settings(max_examples=25, deadline=None)
 def test_a_restored_store_goes_on_as_if_nothing_had_happened(epochs: list[Epoch], cut: int) -> None:
     epochs = in_order(epochs)
-    store = WindowStore.from_state(one_by_one(epochs[:cut]).state())
+    store = WindowStore()
+    store.restore(one_by_one(epochs[:cut]).state())
     for epoch in epochs[cut:]:
         store.insert(message([epoch]))
     assert contents(store) == contents(one_by_one(epochs))

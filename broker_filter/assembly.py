@@ -1,0 +1,144 @@
+"""Puts the service together from its settings, and runs it as a process."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+
+from broker_filter.alert import Provenance
+from broker_filter.batcher import Batcher
+from broker_filter.config import Settings
+from broker_filter.decode import Decoder
+from broker_filter.delivery import Delivery
+from broker_filter.lens import magnification
+from broker_filter.observe import Health, Metrics, ObserveServer
+from broker_filter.photometry import Limits
+from broker_filter.pipeline import Assessment, AssessmentOptions, Intake
+from broker_filter.progress import GroupProgress
+from broker_filter.restore import Restorer, Start, find_start
+from broker_filter.schedule import Schedule
+from broker_filter.schema import software_version
+from broker_filter.scorer import Scorer
+from broker_filter.service import REVOKE_SHARE, Service
+from broker_filter.signals import stop_on_signals
+from broker_filter.snapshot import SnapshotStore
+from broker_filter.snapshot_writer import SnapshotWriter
+from broker_filter.source import KafkaSource, OnChange, Partition, Source
+from broker_filter.transaction import open_delivery
+from broker_filter.watchdog import Watchdog
+from broker_filter.window import WindowStore
+from broker_filter.zoo import Entry, find, verify
+
+__all__ = ["make_assessment", "make_intake", "make_service", "open_entry", "run"]
+
+_log = logging.getLogger(__name__)
+
+HANG_S = 60.0
+"""Added to all that may hold up one turn of the main loop for good reason."""
+
+
+def open_entry(settings: Settings) -> Entry:
+    """The verified zoo entry that the settings name."""
+    return verify(settings.model.path or find(settings.model.id))
+
+
+def make_intake(settings: Settings, entry: Entry, metrics: Metrics) -> Intake:
+    """First half of the pipeline, as the settings say."""
+    window, schedule = settings.window, settings.schedule
+    return Intake(
+        Decoder(settings.input.format, max_bytes=settings.input.max_message_bytes),
+        Limits(settings.input.mjd_min, settings.input.mjd_max, settings.input.flag_mask),
+        Batcher(settings.batch.flush_windows, settings.batch.max_wait_s),
+        lambda: WindowStore(entry.window_days, window.max_points),
+        lambda: Schedule(schedule.every_days, schedule.min_points),
+        metrics,
+    )
+
+
+def make_assessment(settings: Settings, entry: Entry, metrics: Metrics) -> Assessment:
+    """Second half of the pipeline, with the network loaded and warm."""
+    model, alert = settings.model, settings.alert
+    scorer = Scorer(
+        entry,
+        device=model.device,
+        precision=model.precision,
+        chunk=settings.batch.chunk,
+        threads=model.threads,
+    )
+    scorer.warm_up()
+    threshold = entry.threshold if alert.log10_k is None else alert.log10_k
+    version = software_version()
+    metrics.set("build_info", 1, version=version, model=entry.model_id)
+    return Assessment(
+        scorer,
+        AssessmentOptions(threshold, alert.prior_odds, alert.posterior_samples, alert.seed),
+        magnification,
+        Provenance(entry.model_id, entry.sha256, version, entry.window_days),
+        metrics,
+    )
+
+
+def make_service(
+    settings: Settings, entry: Entry, delivery: Delivery, metrics: Metrics, health: Health
+) -> Service:
+    """The service on a Kafka broker, with the network loaded.
+
+    Parameters
+    ----------
+    settings : Settings
+    entry : Entry
+        Model to use.
+    delivery : Delivery
+        Its way out; closed with the service.
+    metrics, health
+        Filled while it runs.
+    """
+    kafka = settings.kafka
+    intake = make_intake(settings, entry, metrics)
+    assessment = make_assessment(settings, entry, metrics)
+    health.set_ready("model")
+    store = _open_store(settings)
+    progress = GroupProgress(kafka)
+
+    def find(partition: Partition, snapshots: bool) -> Start:
+        trusted = store if snapshots else None
+        return find_start(partition, progress, trusted, entry.window_days, kafka.auto_offset_reset)
+
+    def make_source(on_assign: OnChange, on_revoke: OnChange, on_lost: OnChange) -> Source:
+        return KafkaSource(kafka, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
+
+    writer = None
+    if store is not None:
+        writer = SnapshotWriter(store, metrics, interval_s=settings.snapshot.interval_s)
+        writer.start()
+    restorer = Restorer(find, kafka.delivery_timeout_s)
+    return Service(
+        settings, make_source, delivery, intake, assessment, restorer, writer, metrics, health
+    )
+
+
+def _open_store(settings: Settings) -> SnapshotStore | None:
+    url = settings.snapshot.url
+    if url is None:
+        return None
+    return SnapshotStore(f"{url.rstrip('/')}/{settings.kafka.group_id}")
+
+
+def run(settings: Settings) -> int:
+    """Run the filter until SIGTERM or SIGINT; the exit status is 0 after a clean drain."""
+    metrics, health = Metrics(), Health()
+    entry = open_entry(settings)
+    kafka = settings.kafka
+    with ExitStack() as stack:
+        if settings.metrics.enabled:
+            server = ObserveServer(metrics, health, settings.metrics.host, settings.metrics.port)
+            stack.enter_context(server)
+            _log.info("observing", extra={"event": "observing", "port": server.port})
+        delivery = open_delivery(kafka, metrics)
+        service = make_service(settings, entry, delivery, metrics, health)
+        stop_on_signals(service.stop)
+        limit_s = kafka.delivery_timeout_s + REVOKE_SHARE * kafka.max_poll_interval_ms / 1000
+        stack.enter_context(Watchdog(health.stalled_s, limit_s + HANG_S))
+        _log.info("started", extra={"event": "started", "model_id": entry.model_id})
+        service.run()
+    return 0

@@ -1,0 +1,220 @@
+"""Draws posterior samples from a trained flow, with their densities, many times faster than zuko.
+
+In a transform of the flow the first group of parameters depends on the window alone, and so does
+every hidden unit that no parameter reaches: all these are computed once a window, not once a
+sample. What is left for each sample is a thinner network, and each spline is inverted once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, pad, relu
+
+from broker_filter.posterior import PARAMETERS
+
+__all__ = ["FlowSampler", "spline_inverse"]
+
+BOUND, SLOPE = 5.0, math.log(1e-3)  # of zuko's MonotonicRQSTransform
+
+
+class FlowSampler:
+    """Samples of the posteriors of one estimator.
+
+    Parameters
+    ----------
+    estimator : sbi ZukoFlow
+        As `broker_filter.posterior.build_estimator` makes it; its weights are copied.
+    """
+
+    def __init__(self, estimator: nn.Module) -> None:
+        net: Any = estimator.net
+        to_unconstrained, *transforms = net.transform.transforms
+        self._box = to_unconstrained(None)
+        self._net = net
+        with torch.no_grad():
+            self._steps = [_Step.of(transform) for transform in reversed(transforms)]
+
+    @torch.inference_mode()
+    def __call__(self, s: Tensor, n: int, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Samples of several windows, each from a random stream of its own.
+
+        Parameters
+        ----------
+        s : Tensor, shape (B, d), float32
+            Summaries of the windows.
+        n : int
+            Samples a window.
+        seeds : sequence of int, length B
+            One seed a window, so that its samples do not depend on its batch mates.
+
+        Returns
+        -------
+        theta : Tensor, shape (B, n, 5), float32
+            In the order of ``broker_filter.posterior.PARAMETERS``, inside the prior.
+        log_density : Tensor, shape (B, n), float32
+            Natural log of the flow's density there.
+        """
+        noise = [
+            torch.randn(n, len(PARAMETERS), generator=torch.Generator().manual_seed(seed))
+            for seed in seeds
+        ]
+        y = torch.stack(noise).to(s.device)
+        log_density = -0.5 * (y.square() + math.log(2 * math.pi)).sum(-1)
+        context = s[:, None]
+        for step in self._steps:
+            y, log_slope = step.inverse(y, context)
+            log_density = log_density - log_slope
+        theta: Tensor = self._box.inv(y)
+        return theta, log_density + self._box.log_abs_det_jacobian(theta, y)
+
+    @torch.inference_mode()
+    def log_density(self, s: Tensor, theta: Tensor) -> Tensor:
+        """Natural log of the flow's density at ``theta``, shape (n, 5), of one window; shape (n,).
+
+        Minus infinity on the edges of the prior, where the flow has no density.
+        """
+        density: Tensor = self._net(s.expand(len(theta), -1)).log_prob(theta)
+        return density.nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One layer of the thinner network: its weights for units that samples reach, and the rest."""
+
+    live: Tensor
+    fixed: Tensor
+    bias: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One masked autoregressive transform of zuko, cut up by group of parameters.
+
+    ``full`` has the masked weights and biases of its network; ``groups`` the parameters of each
+    pass in turn; ``thin`` the thinner network of each pass after the first, and ``fixed_units``
+    the units of each layer's input that no sample reaches.
+    """
+
+    full: list[tuple[Tensor, Tensor]]
+    groups: list[Tensor]
+    thin: list[list[_Layer]]
+    fixed_units: list[Tensor]
+
+    @classmethod
+    def of(cls, transform: Any) -> _Step:  # noqa: ANN401  zuko has no types for mypy
+        layers = [layer for layer in transform.hyper if isinstance(layer, nn.Linear)]
+        masks = [layer.mask for layer in layers]
+        full = [(layer.mask * layer.weight, layer.bias.clone()) for layer in layers]
+        reached = [torch.arange(masks[0].shape[1]) < len(PARAMETERS)]
+        for mask in masks[:-1]:
+            reached.append(mask[:, reached[-1]].any(1))
+        groups = [(transform.order == i).nonzero()[:, 0] for i in range(transform.passes)]
+        fixed = [(~units).nonzero()[:, 0] for units in reached]
+        thin = [_thin(full, masks, reached, fixed, _rows(group)) for group in groups[1:]]
+        return cls(full, groups, thin, fixed)
+
+    def inverse(self, y: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Values of x and ln dx/dy, summed over parameters, for y of shape (B, n, 5)."""
+        activations = self._once(context)
+        x, log_slope = torch.zeros_like(y), y.new_zeros(y.shape[:-1])
+        first = activations[-1][..., _rows(self.groups[0])]
+        for group, layers in zip(self.groups, [None, *self.thin], strict=True):
+            phi = first if layers is None else self._each(layers, x, activations)
+            value, slope = spline_inverse(phi.unflatten(-1, (len(group), -1)), y[..., group])
+            x[..., group] = value
+            log_slope = log_slope + slope.sum(-1)
+        return x, log_slope
+
+    def _once(self, context: Tensor) -> list[Tensor]:
+        """Inputs of each layer and the output, right for what no sample reaches; (B, 1, units)."""
+        h = pad(context, (len(PARAMETERS), 0))
+        activations = [h]
+        for i, (weight, bias) in enumerate(self.full):
+            h = linear(h, weight, bias)
+            h = relu(h) if i < len(self.full) - 1 else h
+            activations.append(h)
+        return activations
+
+    def _each(self, layers: list[_Layer], x: Tensor, activations: list[Tensor]) -> Tensor:
+        h = x
+        for i, (layer, fixed) in enumerate(zip(layers, self.fixed_units, strict=True)):
+            h = linear(h, layer.live) + linear(activations[i][..., fixed], layer.fixed, layer.bias)
+            h = relu(h) if i < len(layers) - 1 else h
+        return h
+
+
+def _thin(
+    full: list[tuple[Tensor, Tensor]],
+    masks: list[Tensor],
+    reached: list[Tensor],
+    fixed: list[Tensor],
+    outputs: Tensor,
+) -> list[_Layer]:
+    """Layers that give ``outputs``, with only the units that samples reach and outputs need."""
+    layers: list[_Layer] = []
+    for i in reversed(range(len(full))):
+        weight, bias = full[i]
+        needed = masks[i][outputs].any(0) & reached[i]
+        # The parameters themselves come as they are, all five of them.
+        inputs = (needed if i else reached[0]).nonzero()[:, 0]
+        rows = weight[outputs]
+        layers.append(_Layer(rows[:, inputs].clone(), rows[:, fixed[i]].clone(), bias[outputs]))
+        outputs = inputs
+    return layers[::-1]
+
+
+def _rows(group: Tensor, total: int = 23) -> Tensor:
+    """Outputs of the network that belong to some parameters."""
+    return (group[:, None] * total + torch.arange(total)).flatten()
+
+
+def spline_inverse(phi: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Inverse of zuko's monotonic rational-quadratic spline, and ln dx/dy.
+
+    Parameters
+    ----------
+    phi : Tensor, shape (..., 3 K - 1), broadcast against ``y[..., None]``
+        Unconstrained widths, heights and derivatives of K bins.
+    y : Tensor, shape (...)
+
+    Returns
+    -------
+    x, log_slope : Tensor, shape (...)
+
+    Notes
+    -----
+    Durkan et al. 2019, arXiv:1906.04032, equations 4 to 8; the identity outside of [-5, 5].
+    """
+    bins = (phi.shape[-1] + 1) // 3
+    widths, heights, slopes = phi.split([bins, bins, bins - 1], dim=-1)
+    knots = torch.stack(
+        [
+            _knots(widths),
+            _knots(heights),
+            pad((slopes / (1 + (slopes / SLOPE).abs())).exp(), (1, 1), value=1.0),
+        ]
+    )
+    knots = knots.expand(3, *y.shape, bins + 1)
+    k = (knots[1] < y[..., None]).sum(-1) - 1
+    inside = (k >= 0) & (k < bins)
+    at = k.clamp(0, bins - 1)[..., None].expand(3, *y.shape, 1)
+    (x0, y0, d0), (x1, y1, d1) = (knots.gather(-1, at + i)[..., 0] for i in (0, 1))
+    s, off = (y1 - y0) / (x1 - x0), torch.where(inside, y - y0, 0.0)
+    bend = d0 + d1 - 2 * s
+    a, b, c = (y1 - y0) * (s - d0) + off * bend, (y1 - y0) * d0 - off * bend, -s * off
+    z = 2 * c / (-b - (b * b - 4 * a * c).sqrt())
+    rest = z * (1 - z)
+    grown = s * s * (d1 * z * z + 2 * s * rest + d0 * (1 - z) ** 2) / (s + bend * rest) ** 2
+    x = torch.where(inside, x0 + z * (x1 - x0), y)
+    return x, torch.where(inside, -grown.log(), 0.0)
+
+
+def _knots(raw: Tensor) -> Tensor:
+    share = (raw / (1 + (2 * raw / SLOPE).abs())).softmax(-1)
+    return BOUND * (2 * pad(share, (1, 0)).cumsum(-1) - 1)

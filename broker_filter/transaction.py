@@ -1,0 +1,209 @@
+"""Exactly once: messages and the offsets of their input in one Kafka transaction (KIP-447).
+
+Beside ``source`` and ``sink`` this talks to Kafka. One transactional producer per process; the
+group's coordinator checks in each transaction that we still are the member that read the input, so
+a process that was thought dead cannot publish.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
+from typing import Any
+
+import confluent_kafka as ck
+
+from broker_filter.config import Kafka
+from broker_filter.delivery import ATTEMPT_S, AtLeastOnce, Delivery, Parcel
+from broker_filter.errors import BrokerFilterError, ConfigError, StateError, TransientError
+from broker_filter.kafka_client import client_error
+from broker_filter.observe import Metrics
+from broker_filter.sink import KafkaSink, refusal
+from broker_filter.source import Source, offset_handles
+
+__all__ = ["KafkaTransactions", "open_delivery", "transactional_id"]
+
+_log = logging.getLogger(__name__)
+
+CLOSE_S = 5.0
+
+# librdkafka's stand-in broker accepts transactions and commits nothing.
+MOCK_CLUSTER = "mockCluster"
+_UNSUPPORTED = {
+    ck.KafkaError._UNSUPPORTED_FEATURE,  # noqa: SLF001
+    ck.KafkaError.UNSUPPORTED_VERSION,
+}
+
+
+def open_delivery(kafka: Kafka, metrics: Metrics) -> Delivery:
+    """Open the way out that ``kafka.delivery`` names; ``auto`` takes the best that there is.
+
+    Raises
+    ------
+    ConfigError
+        No broker is reached, the login is refused, or ``exactly_once`` cannot be had there.
+    StateError
+        The producer is refused for good.
+    """
+    if kafka.delivery != "at_least_once":
+        sink = KafkaSink(kafka, _properties(kafka))
+        try:
+            return KafkaTransactions(kafka, sink, metrics)
+        except _UnsupportedError as error:
+            sink.close()
+            if kafka.delivery == "exactly_once":
+                raise ConfigError(
+                    f"{kafka.bootstrap_servers} offers no transactions ({error}): set"
+                    " kafka.delivery to at_least_once"
+                ) from None
+    _log.info("delivery", extra={"event": "delivery", "kind": "at_least_once"})
+    return AtLeastOnce(KafkaSink(kafka))
+
+
+def transactional_id(kafka: Kafka) -> str:
+    """Name of the producer: the member's where it has one, so that a restart ends what it left."""
+    return f"{kafka.group_id}-{kafka.group_instance_id or uuid.uuid4().hex}"
+
+
+def _properties(kafka: Kafka) -> dict[str, Any]:
+    timeout_s = kafka.transaction_timeout_s
+    return {
+        "transactional.id": transactional_id(kafka),
+        "transaction.timeout.ms": int(1000 * timeout_s),
+        # A message must be given up before its transaction is.
+        "message.timeout.ms": int(1000 * min(kafka.delivery_timeout_s, timeout_s * 2 / 3)),
+        "linger.ms": 0,  # a parcel is complete when it is sent
+    }
+
+
+class _UnsupportedError(Exception):
+    """The brokers have no transactions."""
+
+
+class _Phase(Enum):
+    IDLE = "idle"
+    OPEN = "open"  # to be aborted before anything else
+    COMMITTING = "committing"  # may be done on the broker: to be resumed, not aborted
+
+
+class KafkaTransactions:
+    """One transaction a parcel; keeps the contract of `Delivery`.
+
+    Parameters
+    ----------
+    kafka : Kafka
+        Settings.
+    sink : KafkaSink
+        With a transactional producer, which no one else uses.
+    metrics : Metrics
+    """
+
+    def __init__(self, kafka: Kafka, sink: KafkaSink, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._kafka, self._sink, self._producer = kafka, sink, sink.producer
+        self._phase, self._number = _Phase.IDLE, 0
+        self._begin(time.monotonic() + kafka.connect_timeout_s)
+        _log.info("delivery", extra={"event": "delivery", "kind": "exactly_once"})
+
+    def deliver(self, parcel: Parcel, source: Source, *, last: bool = False) -> None:  # noqa: ARG002
+        """See `Delivery.deliver`."""
+        end = time.monotonic() + ATTEMPT_S
+        if not self._resume(parcel, end) and (parcel.messages or parcel.offsets):
+            self._transact(parcel, source, end)
+        source.confirm(parcel.offsets or {})
+
+    def close(self) -> None:
+        """See `Delivery.close`; aborts what was not committed, so that nobody waits for it."""
+        if self._phase is _Phase.OPEN:
+            self._phase = _Phase.IDLE
+            with suppress(ck.KafkaException):  # the broker aborts it in time
+                self._producer.abort_transaction(CLOSE_S)
+
+    def _begin(self, end: float) -> None:
+        """Fence off what a producer of our name left behind, and end its transaction."""
+        if (self._producer.cluster_id(5.0) or "").startswith(MOCK_CLUSTER):
+            raise _UnsupportedError("it is librdkafka's mock cluster")
+        while True:
+            try:
+                return self._call(self._producer.init_transactions, 5.0)
+            except TransientError as error:
+                if time.monotonic() > end:
+                    raise ConfigError(
+                        f"no transaction coordinator at {self._kafka.bootstrap_servers} within"
+                        f" {self._kafka.connect_timeout_s:g} s: {error}. Is it up? Or set"
+                        " kafka.delivery to at_least_once"
+                    ) from None
+
+    def _resume(self, parcel: Parcel, end: float) -> bool:
+        """End what an earlier attempt left; true where that delivered this parcel after all."""
+        committing = self._phase is _Phase.COMMITTING
+        if committing:
+            self._call(self._producer.commit_transaction, _left(end))
+            self._ended("committed")
+        elif self._phase is _Phase.OPEN:
+            self._call(self._producer.abort_transaction, _left(end))
+            self._ended("aborted")
+        return committing and parcel.number == self._number
+
+    def _transact(self, parcel: Parcel, source: Source, end: float) -> None:
+        member = source.member()
+        self._number = parcel.number
+        self._sink.failures()  # those of earlier attempts
+        self._call(self._producer.begin_transaction)
+        self._phase = _Phase.OPEN
+        for message in parcel.messages:
+            self._sink.produce(message.topic, message.key, message.value, message.headers)
+        if parcel.offsets:
+            handles = offset_handles(parcel.offsets, member.partitions)
+            send = self._producer.send_offsets_to_transaction
+            self._call(send, handles, member.token, _left(end))
+        self._flush(end)
+        self._phase = _Phase.COMMITTING
+        self._call(self._producer.commit_transaction, _left(end))
+        self._ended("committed")
+
+    def _ended(self, outcome: str) -> None:
+        self._phase = _Phase.IDLE
+        self._metrics.inc("transactions_total", outcome=outcome)
+
+    def _flush(self, end: float) -> None:
+        """Have all messages acknowledged, so that a refused one is told with its reason."""
+        self._producer.flush(_left(end))
+        for where, error in self._sink.failures():
+            reason = f"message to {where} not taken: {error.str()}"
+            raise refusal(error, self._kafka, where) or TransientError(reason)
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> None:  # noqa: ANN401
+        try:
+            function(*arguments)
+        except ck.KafkaException as failure:
+            raise self._error(failure.args[0]) from None
+
+    def _error(self, error: Any) -> BrokerFilterError | _UnsupportedError:  # noqa: ANN401
+        """Return what a failed call means; notes where the transaction is to be aborted."""
+        if error.code() in _UNSUPPORTED and self._phase is _Phase.IDLE:
+            return _UnsupportedError(error.str())
+        if error.txn_requires_abort():
+            self._phase = _Phase.OPEN
+        elif not error.retriable():
+            return self._end(error)
+        return TransientError(f"transaction not committed: {error.str()} ({error.name()})")
+
+    def _end(self, error: Any) -> BrokerFilterError:  # noqa: ANN401
+        if error.code() == ck.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            return ConfigError(
+                f"user {self._kafka.security.username!r} may not use transactional ids that begin"
+                f" with {self._kafka.group_id}: grant it (Write and Describe on the prefix), or set"
+                " kafka.delivery to at_least_once"
+            )
+        return client_error(error, self._kafka) or StateError(
+            f"transactions cannot go on: {error.str()} ({error.name()}): restart"
+        )
+
+
+def _left(end: float) -> float:
+    return max(0.1, end - time.monotonic())

@@ -1,0 +1,176 @@
+"""Frozen test sets: seeds, sizes, and what an entry says of each curve.
+
+Training draws from other seeds. The same seeds give the same curves for every entry that shares a
+simulator, so that figures can be compared. Curves are drawn in batches of a fixed size, and a set
+of n curves begins with those of any smaller set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from tqdm import tqdm
+
+from broker_filter.evidence import LN_10
+from broker_filter.network import Network
+from model_zoo.simulate.curves import Curves
+
+__all__ = [
+    "FULL",
+    "QUICK",
+    "SEEDS",
+    "Scored",
+    "Sizes",
+    "batches",
+    "curves",
+    "join",
+    "progress",
+    "score",
+    "score_curves",
+]
+
+SEEDS = {
+    "events": 9_001,
+    "noise": 9_002,
+    "posterior": 9_003,
+    "ungated_events": 9_004,
+    "validation_events": 9_005,
+    "validation_noise": 9_006,
+    "blended_events": 9_007,
+    "exact_events": 9_008,
+    "exact_noise": 9_009,
+    "streams": 9_010,
+    "tail_noise": 9_011,
+    "certified": 9_012,
+}
+"""Seed of each set; never changed once an entry has been measured."""
+
+BATCH = 250
+
+Draw = Callable[[int, torch.Generator], Curves]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many curves, streams and samples a run of the suite takes.
+
+    ``events`` and ``noise`` make the detection sets, ``tail`` the noise on which the tail of K is
+    measured, ``exact`` the events (and as many noise curves) whose evidence is integrated,
+    ``streams`` the noise streams looked at over time, ``samples`` the posterior samples an event.
+    """
+
+    events: int
+    noise: int
+    tail: int
+    exact: int
+    streams: int
+    posterior_events: int
+    samples: int
+
+
+FULL = Sizes(5_000, 5_000, 1_000_000, 200, 10_000, 5_000, 1_000)
+QUICK = Sizes(500, 500, 4_000, 8, 50, 100, 300)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What an entry says of n curves.
+
+    Parameters
+    ----------
+    log10_k : ndarray, shape (n,), float64
+    theta : ndarray, shape (n, 5), float64
+        Truth; NaN for noise.
+    snr : ndarray, shape (n,), float64
+        Matched-filter signal-to-noise for an exactly known baseline.
+    summary : Tensor, shape (n, d) or (0, d)
+        The encoder's summaries, where they were asked for.
+    """
+
+    log10_k: NDArray[np.float64]
+    theta: NDArray[np.float64]
+    snr: NDArray[np.float64]
+    summary: Tensor
+
+
+def batches(draw: Draw, n: int, seed: int, name: str, *, quiet: bool = False) -> Iterator[Curves]:
+    """The frozen curves of a set, in batches, with a progress bar on a terminal."""
+    generator = torch.Generator().manual_seed(seed)
+    for size in progress(n, name, quiet=quiet):
+        # Always a full batch, so that a smaller set is the beginning of a larger one.
+        yield _first(draw(BATCH, generator), size)
+
+
+def curves(draw: Draw, n: int, seed: int, name: str, *, quiet: bool = False) -> Curves:
+    """The frozen curves of a set, all at once."""
+    return join(list(batches(draw, n, seed, name, quiet=quiet)))
+
+
+def join(parts: list[Curves]) -> Curves:
+    """One `Curves` of several."""
+    return Curves(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(Curves)))
+
+
+@torch.inference_mode()
+def score(
+    network: Network,
+    draw: Draw,
+    n: int,
+    seed: int,
+    name: str,
+    *,
+    summaries: bool = False,
+    quiet: bool = False,
+    bfloat16: bool = False,
+) -> Scored:
+    """Draw the frozen curves of a set and evaluate them, without ever holding them all."""
+    parts = [
+        _evaluate(network, batch, summaries=summaries, bfloat16=bfloat16)
+        for batch in batches(draw, n, seed, name, quiet=quiet)
+    ]
+    return _scored(parts)
+
+
+@torch.inference_mode()
+def score_curves(network: Network, whole: Curves, name: str, *, quiet: bool = False) -> Scored:
+    """Evaluate curves that are held in memory, summaries included."""
+    parts, first = [], 0
+    for size in progress(len(whole), name, quiet=quiet):
+        rows = slice(first, first + size)
+        part = Curves(*(getattr(whole, f.name)[rows] for f in fields(Curves)))
+        parts.append(_evaluate(network, part, summaries=True, bfloat16=False))
+        first += size
+    return _scored(parts)
+
+
+def progress(n: int, name: str, *, quiet: bool = False, batch: int = BATCH) -> Iterator[int]:
+    """Sizes of the batches of n things; shows a bar on a terminal."""
+    with tqdm(total=n, desc=name, unit="curve", disable=quiet or None) as bar:
+        for first in range(0, n, batch):
+            size = min(batch, n - first)
+            yield size
+            bar.update(size)
+
+
+def _evaluate(
+    network: Network, batch: Curves, *, summaries: bool, bfloat16: bool
+) -> tuple[Tensor, ...]:
+    with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        ln_k, s = network(batch.x, batch.baseline_error)
+    return ln_k / LN_10, batch.theta, batch.snr, s if summaries else s[:0]
+
+
+def _scored(parts: list[tuple[Tensor, ...]]) -> Scored:
+    log10_k, theta, snr, summary = (torch.cat(column) for column in zip(*parts, strict=True))
+    return Scored(log10_k.double().numpy(), theta.double().numpy(), snr.double().numpy(), summary)
+
+
+def _first(batch: Curves, n: int) -> Curves:
+    if n == len(batch):
+        return batch
+    return Curves(*(getattr(batch, f.name)[:n] for f in fields(Curves)))

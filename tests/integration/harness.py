@@ -1,0 +1,369 @@
+"""What fault tests share: a simulated archive whose alerts are known, and the filter as a process.
+
+A `Trial` has topics, a group and a snapshot folder of its own on a real Kafka. It publishes the
+archive, runs any number of filter processes, and at the end tells which alerts were lost or
+doubled against an undisturbed run (`expected_alerts`, computed in this process, without Kafka).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as ck
+import yaml
+
+from broker_filter import demo
+from broker_filter.alert import Alert, from_avro
+from broker_filter.assembly import make_assessment, make_intake, open_entry
+from broker_filter.config import Kafka, Settings
+from broker_filter.errors import TransientError
+from broker_filter.observe import Metrics
+from broker_filter.pipeline import Pipeline
+from broker_filter.progress import GroupProgress
+from broker_filter.schema import schema_header
+from broker_filter.surveys.native import encode_block
+from broker_filter.types import Message
+from tests.kafka_broker import make_topic
+
+__all__ = [
+    "Archive",
+    "Filter",
+    "Trial",
+    "Verdict",
+    "expected_alerts",
+    "make_archive",
+    "settings_of",
+    "trial",
+]
+
+PATIENCE_S = 120.0
+MJD_UNIX_EPOCH = 40_587.0
+DAY_MS = 86_400_000
+
+# The archive ends before this; a night's work for the filter, seconds for a test.
+DAYS = 8.0
+FEED_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Block messages in order of time, for so many partitions."""
+
+    partitions: int
+    messages: tuple[Message, ...]
+    settings: Settings
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """Number of messages of each partition."""
+        return dict(Counter(message.partition for message in self.messages))
+
+
+def make_archive(*, stars: int = 24, injected: int = 12, seed: int = 5) -> Archive:
+    """Simulate the archive of the demo, cut short: the same bytes for the same arguments."""
+    settings = settings_of({})
+    entry = open_entry(settings)
+    archive = demo.Archive(stars, injected, seed, entry.config["prior"], entry.window_days)
+    offsets: Counter[int] = Counter()
+    messages = []
+    for shard, block in archive.exposures():
+        mjd = float(block.mjd_tai[0])
+        if mjd > demo.MJD_START + DAYS:
+            break
+        message = Message(
+            topic="epochs",
+            partition=shard,
+            offset=offsets[shard],
+            key=None,
+            value=encode_block(block),
+            timestamp_ms=round((mjd - MJD_UNIX_EPOCH) * DAY_MS),
+            headers=(schema_header("photometry_block"),),
+        )
+        messages.append(message)
+        offsets[shard] += 1
+    return Archive(demo.SHARDS, tuple(messages), settings)
+
+
+def expected_alerts(archive: Archive) -> dict[str, float]:
+    """Alert id to log10 K of an undisturbed run, in this process and without Kafka."""
+    settings, metrics = archive.settings, Metrics()
+    entry = open_entry(settings)
+    pipeline = Pipeline(
+        make_intake(settings, entry, metrics), make_assessment(settings, entry, metrics)
+    )
+    alerts = []
+    for first in range(0, len(archive.messages), 500):
+        step = pipeline.step(archive.messages[first : first + 500], first, flush=True)
+        alerts += step.alerts
+    return {str(alert.alert_id): alert.log10_k for alert in alerts}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Alerts lost, doubled, made up, or with another K than in the undisturbed run."""
+
+    lost: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return not (self.lost or self.doubled or self.unknown or self.changed)
+
+
+class Filter:
+    """One filter process and its log."""
+
+    def __init__(self, config: Path, log: Path) -> None:
+        self._log = log
+        command = [sys.executable, "-m", "broker_filter.cli", "run", "--config", str(config)]
+        with log.open("a") as stream:
+            self.process = subprocess.Popen(
+                command,
+                stderr=stream,
+                stdout=stream,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+            )
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What it has logged, line by line; what is no JSON (a traceback) under ``text``."""
+        return [_line(text) for text in self.log().splitlines(keepends=True) if text[-1] == "\n"]
+
+    def log(self) -> str:
+        """All that it has written."""
+        return self._log.read_text()
+
+    def logged(self, event: str) -> dict[str, Any] | None:
+        """Return the last line of an event."""
+        found = [line for line in self.lines() if line.get("event") == event]
+        return found[-1] if found else None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, timeout_s: float = PATIENCE_S) -> int:
+        """Ask it to end; gives its exit status."""
+        self.send(signal.SIGTERM)
+        return self.process.wait(timeout_s)
+
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self.process.poll() is None
+
+
+def _line(text: str) -> dict[str, Any]:
+    try:
+        line = json.loads(text)
+    except ValueError:
+        line = None
+    return line if isinstance(line, dict) else {"text": text}
+
+
+class Trial:
+    """Topics, group and snapshots of one test, and its filter processes.
+
+    Parameters
+    ----------
+    servers : str
+        Bootstrap servers of a real Kafka.
+    archive : Archive
+    folder : Path
+        For configurations, logs and snapshots.
+    sections : dict
+        Settings that differ from those of the harness, by section.
+    topic_config : mapping, optional
+        Configuration of the alert topic.
+    """
+
+    def __init__(
+        self,
+        servers: str,
+        archive: Archive,
+        folder: Path,
+        *,
+        alert_topic_config: dict[str, str] | None = None,
+        **sections: dict[str, Any],
+    ) -> None:
+        self.servers, self.archive, self.folder = servers, archive, folder
+        self.name = f"trial-{uuid.uuid4().hex[:10]}"
+        self.input, self.alerts = f"{self.name}-epochs", f"{self.name}-alerts"
+        self.dead = f"{self.name}-dead"
+        # The archive's timestamps are those of its exposures, long past any retention.
+        make_topic(servers, self.input, archive.partitions, {"retention.ms": "-1"})
+        make_topic(servers, self.alerts, 1, alert_topic_config)
+        make_topic(servers, self.dead, 1)
+        self.sections = sections
+        self.filters: list[Filter] = []
+        self._producer = ck.Producer({"bootstrap.servers": servers, "log_level": 0})
+        self._progress = GroupProgress(
+            Kafka(bootstrap_servers=servers, group_id=self.name, input_topics=(self.input,))
+        )
+
+    def settings(self, member: str | None = None, **kafka: Any) -> dict[str, Any]:
+        """Return the tree of settings of a member."""
+        ours = {
+            "bootstrap_servers": self.servers,
+            "group_id": self.name,
+            "input_topics": [self.input],
+            "alert_topic": self.alerts,
+            "dead_letter_topic": self.dead,
+            "group_instance_id": member,
+            "commit_interval_s": 0.25,
+            "session_timeout_ms": 6_000,
+            "options": {"heartbeat.interval.ms": 300},
+        }
+        snapshot = {"url": str(self.folder / "snapshots"), "interval_s": 1}
+        tree = _tree({"kafka": ours, "snapshot": snapshot, "metrics": {"enabled": False}})
+        for section, keys in (*self.sections.items(), ("kafka", kafka)):
+            tree[section] = {**tree.get(section, {}), **keys}
+        return tree
+
+    def start(self, member: str | None = None, **kafka: Any) -> Filter:
+        """Start a filter process; a ``member`` has a fixed name in the group."""
+        config = self.folder / f"{self.name}-{len(self.filters)}.yaml"
+        config.write_text(yaml.safe_dump(self.settings(member, **kafka)))
+        self.filters.append(Filter(config, config.with_suffix(".log")))
+        return self.filters[-1]
+
+    def publish(self, first: int = 0, last: int | None = None) -> None:
+        """Publish messages of the archive, by their place in it."""
+        for message in self.archive.messages[first:last]:
+            self._producer.produce(
+                self.input,
+                value=message.value,
+                partition=message.partition,
+                timestamp=message.timestamp_ms,
+                headers=list(message.headers),
+            )
+            self._producer.poll(0)
+        assert self._producer.flush(60) == 0
+
+    def feed(self, seconds: float) -> None:
+        """Publish the archive in the background, evenly over so many seconds."""
+        count = len(self.archive.messages)
+        slices = max(1, round(seconds / FEED_S))
+        edges = [count * n // slices for n in range(slices + 1)]
+
+        def run() -> None:
+            for first, last in pairwise(edges):
+                self.publish(first, last)
+                time.sleep(FEED_S)
+
+        threading.Thread(target=run, name="feed", daemon=True).start()
+
+    def share_done(self) -> float:
+        """Share of the archive that the group has committed."""
+        done = sum(self.committed().values())
+        return done / len(self.archive.messages)
+
+    def committed(self) -> dict[int, int]:
+        """Committed offset of each partition, in transactions that are done; empty if unknown."""
+        try:
+            return {n: self._progress((self.input, n)) for n in range(self.archive.partitions)}
+        except TransientError:  # the broker, or its coordinator, is not up
+            return {}
+
+    def until(self, condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+        """Wait for a condition; fails with the logs of all filters if it does not come."""
+        end = time.monotonic() + patience_s
+        while not condition():
+            assert time.monotonic() < end, self.logs()
+            time.sleep(0.05)
+
+    def until_done(self) -> None:
+        """Wait until the group has committed the whole archive."""
+        self.until(lambda: self.committed() == self.archive.ends)
+
+    def logs(self) -> str:
+        """Return the logs of all filters, each cut to its end."""
+        logs = [filter_.log() for filter_ in self.filters]
+        return "\n\n".join(f"{log[:4000]}\n...\n{log[-4000:]}" for log in logs)
+
+    def read(self, isolation: str = "read_committed") -> list[Alert]:
+        """Alerts of the topic from beginning to end."""
+        consumer = ck.Consumer(
+            {
+                "bootstrap.servers": self.servers,
+                "group.id": f"{self.name}-reader",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": isolation,
+                "log_level": 0,
+            }
+        )
+        consumer.assign([ck.TopicPartition(self.alerts, 0, ck.OFFSET_BEGINNING)])
+        alerts: list[Alert] = []
+        with closing(consumer):
+            while True:
+                message = consumer.poll(PATIENCE_S)
+                assert message is not None, self.logs()
+                if message.error() is not None:
+                    assert message.error().code() == ck.KafkaError._PARTITION_EOF
+                    return alerts
+                alerts.append(from_avro(message.value()))
+
+    def verdict(self, expected: dict[str, float]) -> Verdict:
+        """Compare what readers of committed messages see with the undisturbed run."""
+        alerts = self.read()
+        count = Counter(str(alert.alert_id) for alert in alerts)
+        log10_k = {str(alert.alert_id): alert.log10_k for alert in alerts}
+        both = expected.keys() & log10_k.keys()
+        return Verdict(
+            lost=sorted(expected.keys() - log10_k.keys()),
+            doubled=sorted(name for name, n in count.items() if n > 1),
+            unknown=sorted(log10_k.keys() - expected.keys()),
+            changed=sorted(name for name in both if abs(log10_k[name] - expected[name]) > 1e-6),
+        )
+
+    def close(self) -> None:
+        """End what still runs."""
+        for filter_ in self.filters:
+            if filter_.running():
+                filter_.kill()
+        self._progress.close()
+
+
+@contextmanager
+def trial(*arguments: Any, **keywords: Any) -> Iterator[Trial]:
+    """Make a `Trial` whose processes end with the block."""
+    made = Trial(*arguments, **keywords)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def _tree(sections: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "model": {"threads": 1},
+        "alert": {"posterior_samples": 50},
+        "batch": {"flush_windows": 64, "max_wait_s": 0.1},
+        "schedule": {"every_days": 0.5},
+        **sections,
+    }
+
+
+def settings_of(sections: dict[str, Any]) -> Settings:
+    """Settings of the harness, for use without Kafka."""
+    kafka = {"bootstrap_servers": "127.0.0.1:1", "input_topics": ["epochs"]}
+    return Settings.model_validate(_tree({"kafka": kafka, **sections}))

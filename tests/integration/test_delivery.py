@@ -1,0 +1,197 @@
+"""Nothing lost, nothing doubled on a real Kafka, however the filter ends."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as ck
+import pytest
+
+from broker_filter.config import Kafka
+from broker_filter.delivery import Parcel
+from broker_filter.errors import ConfigError, StateError, TransientError
+from broker_filter.observe import Metrics
+from broker_filter.progress import GroupProgress
+from broker_filter.source import KafkaSource, Member
+from broker_filter.transaction import open_delivery
+from broker_filter.types import OutgoingMessage
+from tests.integration.harness import Archive, Trial, expected_alerts, make_archive, trial
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture(scope="module")
+def archive() -> Archive:
+    return make_archive()
+
+
+@pytest.fixture(scope="module")
+def expected(archive: Archive) -> dict[str, float]:
+    alerts = expected_alerts(archive)
+    assert len(alerts) >= 20
+    return alerts
+
+
+@pytest.fixture
+def run(kafka: str, archive: Archive, tmp_path: Path) -> Iterator[Trial]:
+    with trial(kafka, archive, tmp_path) as made:
+        yield made
+
+
+def test_after_kill_9_the_alerts_are_those_of_an_undisturbed_run(
+    run: Trial, expected: dict[str, float]
+) -> None:
+    moment = random.Random(7).uniform(0.2, 0.8)  # noqa: S311
+    first = run.start("a")
+    run.until(lambda: first.logged("started"))
+    run.feed(8)
+    run.until(lambda: run.share_done() > moment or not first.running())
+    first.kill()
+    assert run.share_done() < 1
+    second = run.start("a")
+    run.until_done()
+    assert second.stop() == 0, run.logs()
+    assert run.verdict(expected), (run.verdict(expected), run.logs())
+    outcomes = {line["outcome"] for line in second.lines() if line.get("event") == "restored"}
+    # A partition that was not saved yet is replayed from the topic.
+    assert outcomes <= {"snapshot", "missing"}, run.logs()
+
+
+def test_sigterm_settles_what_was_taken_and_a_restart_goes_on(
+    run: Trial, expected: dict[str, float]
+) -> None:
+    first = run.start()
+    run.until(lambda: first.logged("started"))
+    run.feed(8)
+    run.until(lambda: run.share_done() > 0.3)
+    began = time.monotonic()
+    first.send(signal.SIGTERM)
+    assert first.process.wait(60) == 0, run.logs()
+    assert time.monotonic() - began < 25
+    done = run.share_done()
+    assert done > 0.3
+    second = run.start()
+    run.until_done()
+    assert second.stop() == 0
+    assert run.verdict(expected), (run.verdict(expected), run.logs())
+
+
+class Pair:
+    """A source and a transactional way out between two topics."""
+
+    def __init__(self, kafka: str, topics: Any, group: str, **keys: Any) -> None:
+        self.input, self.output = topics("in"), topics("out", config=keys.pop("config", None))
+        self.kafka = Kafka(
+            bootstrap_servers=kafka,
+            group_id=group,
+            input_topics=(self.input,),
+            delivery="exactly_once",
+            **keys,
+        )
+        self.metrics = Metrics()
+        self.source = KafkaSource(self.kafka)
+        self.delivery = open_delivery(self.kafka, self.metrics)
+        producer = ck.Producer({"bootstrap.servers": kafka, "log_level": 0})
+        producer.produce(self.input, b"0")
+        producer.produce(self.input, b"1")
+        assert producer.flush(30) == 0
+
+    def parcel(self, number: int, offset: int, size: int = 5) -> Parcel:
+        message = OutgoingMessage(self.output, None, random.Random(1).randbytes(size))  # noqa: S311
+        return Parcel(number, (message,), {(self.input, 0): offset})
+
+    def take(self, count: int) -> None:
+        end, taken = time.monotonic() + 30, 0
+        while taken < count:
+            taken += len(self.source.poll(10, 0.2))
+            assert time.monotonic() < end
+
+    def seen(self, isolation: str = "read_committed") -> int:
+        """How many messages a reader of the output sees."""
+        reader = ck.Consumer(
+            {
+                "bootstrap.servers": self.kafka.bootstrap_servers,
+                "group.id": "reader",
+                "isolation.level": isolation,
+                "enable.partition.eof": True,
+                "log_level": 0,
+            }
+        )
+        reader.assign([ck.TopicPartition(self.output, 0, ck.OFFSET_BEGINNING)])
+        count = 0
+        while reader.poll(30).error() is None:
+            count += 1
+        reader.close()
+        return count
+
+    def committed(self) -> int | None:
+        with closing(GroupProgress(self.kafka)) as progress:
+            return progress.committed((self.input, 0))
+
+
+@pytest.fixture
+def pair(kafka: str, topics: Any, group: str) -> Iterator[Pair]:
+    made = Pair(kafka, topics, group)
+    yield made
+    made.source.close()
+    made.delivery.close()
+
+
+def test_messages_and_offsets_go_out_together(pair: Pair) -> None:
+    pair.take(2)
+    pair.delivery.deliver(pair.parcel(1, 1), pair.source)
+    pair.delivery.deliver(pair.parcel(2, 2), pair.source)
+    assert (pair.seen(), pair.committed()) == (2, 2)
+    assert pair.source.committed((pair.input, 0)) == 2
+    assert pair.metrics.value("transactions_total", outcome="committed") == 2
+
+
+def test_a_member_that_was_shut_out_publishes_nothing(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A zombie: the coordinator refuses its generation, so its transaction is aborted."""
+    pair.take(2)
+    token = pair.source.member().token
+    stale = token[:7] + (99).to_bytes(4, "little") + token[11:]
+    with monkeypatch.context() as patch:
+        patch.setattr(pair.source, "member", lambda: Member(stale))
+        with pytest.raises(TransientError, match="not committed"):
+            pair.delivery.deliver(pair.parcel(1, 2), pair.source)
+    # Back in the group it goes on with what it has then.
+    pair.delivery.deliver(pair.parcel(1, 2).emptied(), pair.source)
+    assert (pair.seen(), pair.committed()) == (0, None)
+    assert pair.seen("read_uncommitted") <= 1
+    pair.delivery.deliver(pair.parcel(2, 2), pair.source)
+    assert (pair.seen(), pair.committed()) == (1, 2)
+    assert pair.metrics.value("transactions_total", outcome="aborted") == 1
+
+
+def test_a_producer_of_the_same_name_shuts_the_old_one_out(
+    kafka: str, topics: Any, group: str
+) -> None:
+    pair = Pair(kafka, topics, group, group_instance_id="a")
+    pair.take(2)
+    successor = open_delivery(pair.kafka, Metrics())
+    with pytest.raises(StateError, match=r"fenced|newer|cannot go on|another"):
+        pair.delivery.deliver(pair.parcel(1, 2), pair.source)
+    successor.deliver(pair.parcel(1, 2), pair.source)
+    assert (pair.seen(), pair.committed()) == (1, 2)
+    pair.source.close()
+
+
+def test_a_message_that_the_topic_refuses_ends_with_the_reason(
+    kafka: str, topics: Any, group: str
+) -> None:
+    pair = Pair(kafka, topics, group, config={"max.message.bytes": "1000"})
+    pair.take(2)
+    with pytest.raises(ConfigError, match=r"too large.*max\.message\.bytes"):
+        pair.delivery.deliver(pair.parcel(1, 2, size=5000), pair.source)
+    pair.delivery.close()
+    assert (pair.seen(), pair.committed()) == (0, None)
+    pair.source.close()

@@ -1,0 +1,63 @@
+"""Jobs run in order beside the main thread; their results come back in it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from broker_filter.worker import Worker
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    worker = Worker(2)
+    worker.start()
+    yield worker
+    worker.close(10)
+
+
+def drain(worker: Worker) -> None:
+    while worker.busy():
+        worker.serve(10)
+
+
+def test_results_come_in_order_and_in_the_thread_that_serves(worker: Worker) -> None:
+    seen: list[tuple[int, bool, bool]] = []
+    main = threading.current_thread()
+
+    def job(n: int) -> tuple[int, bool]:
+        return n, threading.current_thread() is main
+
+    for n in range(5):
+        worker.submit(
+            lambda n=n: job(n), lambda r: seen.append((*r, threading.current_thread() is main))
+        )
+    drain(worker)
+    assert seen == [(n, False, True) for n in range(5)]
+
+
+def test_it_is_full_while_too_many_jobs_wait_and_busy_until_all_is_handed_over() -> None:
+    worker, gate = Worker(2), threading.Event()
+    assert not worker.busy()
+    worker.submit(gate.wait)
+    worker.submit(gate.wait)
+    assert worker.full()
+    worker.start()
+    gate.set()
+    drain(worker)
+    assert not worker.full()
+    worker.close(10)
+
+
+def test_an_error_is_raised_where_it_is_served_and_ends_the_work() -> None:
+    worker = Worker(2)
+    after: list[int] = []
+    worker.submit(lambda: 1 // 0)
+    worker.submit(lambda: after.append(1))
+    worker.start()
+    with pytest.raises(ZeroDivisionError):
+        worker.serve(10)
+    worker.close(10)
+    assert after == []
