@@ -317,7 +317,7 @@ def build_alert(
     event, state : EventState, AlertState
         As `broker_filter.lifecycle.decide` returned them.
     log10_k, threshold : float
-        Of the network.
+        Of the network; the threshold may be one of certified K.
     prior_odds : float
         pi > 0.
     samples : ndarray, shape (S, 5), S >= 2, float32 or float64
@@ -354,7 +354,7 @@ def build_alert(
         log10_k_threshold=float(threshold),
         certified=certified,
         prior_odds=float(prior_odds),
-        p_event=event_probability(log10_k, prior_odds),
+        p_event=event_probability(log10_k if certified is None else certified.log10_k, prior_odds),
         parameters=SAMPLED,
         samples=samples.astype(np.float32),
         summary=summary,

@@ -11,6 +11,7 @@ from broker_filter.config import Settings
 from broker_filter.decode import Decoder
 from broker_filter.delivery import Delivery
 from broker_filter.lens import magnification
+from broker_filter.looks import budget_threshold
 from broker_filter.observe import Health, Metrics, ObserveServer
 from broker_filter.photometry import Limits
 from broker_filter.pipeline import Assessment, AssessmentOptions, Intake
@@ -66,16 +67,36 @@ def make_assessment(settings: Settings, entry: Entry, metrics: Metrics) -> Asses
         threads=model.threads,
     )
     scorer.warm_up()
-    threshold = entry.threshold if alert.log10_k is None else alert.log10_k
+    threshold = _threshold(settings, entry)
     version = software_version()
     metrics.set("build_info", 1, version=version, model=entry.model_id)
     return Assessment(
         scorer,
-        AssessmentOptions(threshold, alert.prior_odds, alert.posterior_samples, alert.seed),
+        AssessmentOptions(
+            threshold,
+            alert.prior_odds,
+            alert.posterior_samples,
+            alert.seed,
+            trigger=alert.trigger_log10_k if alert.decide_on == "certified" else None,
+        ),
         magnification,
         Provenance(entry.model_id, entry.sha256, version, entry.window_days),
         metrics,
     )
+
+
+def _threshold(settings: Settings, entry: Entry) -> float:
+    """The threshold in log10 K: as set, or from the budget, or the model card's."""
+    alert = settings.alert
+    if alert.log10_k is not None:
+        threshold = alert.log10_k
+    elif alert.stars is not None and alert.false_alarms_per_night is not None:
+        threshold = budget_threshold(alert.stars, alert.false_alarms_per_night, entry.window_days)
+    else:
+        threshold = entry.threshold
+    said = {"event": "threshold", "log10_k": round(threshold, 3), "decide_on": alert.decide_on}
+    _log.info("threshold", extra=said)
+    return threshold
 
 
 def make_service(

@@ -3,9 +3,9 @@
 The network proposes where the event may be; the likelihood decides. The mean over proposals of
 likelihood ratio x prior / proposal density is an unbiased estimate of K, so with no event in the
 data P(certified K >= k) <= 1/k by Markov's inequality, whatever the proposal was. A better one
-only makes the estimate less noisy. Three rounds of adaptation sharpen the flow's samples (population
-Monte Carlo, Cappe et al. 2004, J. Comput. Graph. Stat. 13, 907); the estimate comes from a last
-round of fresh samples, drawn from a mixture that was fixed before.
+only makes the estimate less noisy. Some rounds of adaptation sharpen the flow's samples
+(population Monte Carlo, Cappe et al. 2004, J. Comput. Graph. Stat. 13, 907); the estimate comes
+from a last round of fresh samples, drawn from a mixture that was fixed before.
 
 Under the model the flux is g (1 + f_s (A - 1)) plus Gaussian noise, and g for a constant star,
 with the same factor g = 1 +- b for the error of the baseline, which is integrated out exactly under
@@ -29,10 +29,11 @@ from broker_filter.prior import BoxPrior
 
 __all__ = ["Certificate", "Certifier", "LikelihoodRatio"]
 
-ROUNDS = 3
-KERNELS = 64
+ROUNDS = 8
+COMPONENTS, EM_STEPS = 8, 12
 PRIOR_SHARE = 0.1
-ADAPT_ESS = 40.0
+ADAPT_ESS = 100.0
+LN_2_PI = math.log(2 * math.pi)
 EDGE = 1e-6  # nearest that a parameter may come to the edge of the box, as a share of it
 
 
@@ -115,11 +116,11 @@ class Certifier:
     days : float
         Length of the window.
     samples : int
-        Of the last round; each round of adaptation takes half as many.
+        Of the last round; each round of adaptation takes 2/5 of it.
     """
 
     def __init__(
-        self, sampler: FlowSampler, prior: BoxPrior, days: float, *, samples: int = 2000
+        self, sampler: FlowSampler, prior: BoxPrior, days: float, *, samples: int = 1000
     ) -> None:
         self._sampler, self._prior = sampler, prior
         self._box, self._days, self._samples = _Box(prior), days, samples
@@ -141,22 +142,24 @@ class Certifier:
         """
         draw = torch.Generator().manual_seed(seed)
         ratio = LikelihoodRatio(x.cpu(), baseline_error, self._days)
-        part: _Flow | _Kernels = _Flow(self._sampler, s.cpu())
+        part: _Flow | _Components = _Flow(self._sampler, s.cpu())
+        seen: list[tuple[Tensor, Tensor]] = []
         for _ in range(ROUNDS):
-            theta, log_weight = self._weigh(ratio, part, self._samples // 2, draw)
-            part = _Kernels.fit(self._box, theta, log_weight, draw)
+            seen.append(self._weigh(ratio, part, 2 * self._samples // 5, draw))
+            theta, log_weight = (torch.cat(column) for column in zip(*seen, strict=True))
+            part = _Components.fit(self._box, theta, log_weight, draw)
         theta, log_weight = self._weigh(ratio, part, self._samples, draw)
         return _certificate(theta, log_weight)
 
     def _weigh(
-        self, ratio: LikelihoodRatio, part: _Flow | _Kernels, n: int, draw: torch.Generator
+        self, ratio: LikelihoodRatio, part: _Flow | _Components, n: int, draw: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         theta, log_density = _mixture(self._prior, part, n, draw)
         return theta, ratio(theta) + self._prior.log_density(theta).double() - log_density
 
 
 def _mixture(
-    prior: BoxPrior, part: _Flow | _Kernels, n: int, draw: torch.Generator
+    prior: BoxPrior, part: _Flow | _Components, n: int, draw: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Samples, shape (n, 5), float64, of prior and part together, and their log density, (n,).
 
@@ -189,65 +192,108 @@ class _Flow:
 
 
 class _Box:
-    """The prior's box as all of space: z = logit of the place between its edges."""
+    """The prior's box as all of space: z = probit of the place between its edges.
+
+    A posterior that is flat up to an edge has Gaussian tails there, as the proposals have.
+    """
 
     def __init__(self, prior: BoxPrior) -> None:
         self._low = torch.tensor(prior.low, dtype=torch.float64)
         self._width = torch.tensor(prior.high, dtype=torch.float64) - self._low
 
     def z(self, theta: Tensor) -> Tensor:
-        return torch.logit((theta - self._low) / self._width, eps=EDGE)
+        place = (theta - self._low) / self._width
+        z: Tensor = torch.special.ndtri(place.clamp(EDGE, 1 - EDGE))
+        return z
 
     def theta(self, z: Tensor) -> Tensor:
-        return self._low + self._width * torch.sigmoid(z)
+        theta: Tensor = self._low + self._width * torch.special.ndtr(z)
+        return theta
 
     def log_slope(self, z: Tensor) -> Tensor:
         """Natural log of |dz / dtheta|, summed over the parameters."""
-        inside = torch.nn.functional.logsigmoid(z) + torch.nn.functional.logsigmoid(-z)
-        return -(inside + self._width.log()).sum(-1)
+        return (0.5 * z.square() + 0.5 * LN_2_PI - self._width.log()).sum(-1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Kernels:
-    """Gaussian kernels of one shape in the box as all of space; some are three times as wide."""
+class _Components:
+    """Mixture of Gaussians in the space of the box; some samples are spread wider.
+
+    ``share``, ``centre`` and ``cholesky`` have shapes (M,), (M, 5) and (M, 5, 5).
+    """
 
     box: _Box
+    share: Tensor
     centre: Tensor
     cholesky: Tensor
 
-    WIDE_SHARE: ClassVar[float] = 0.1
-    WIDE: ClassVar[float] = 3.0
+    WIDE_SHARE: ClassVar[float] = 0.15
+    WIDE: ClassVar[float] = 2.5
 
     @classmethod
-    def fit(cls, box: _Box, theta: Tensor, log_weight: Tensor, draw: torch.Generator) -> _Kernels:
-        """Kernels on samples drawn by their weights, with Silverman's bandwidth.
+    def fit(
+        cls, box: _Box, theta: Tensor, log_weight: Tensor, draw: torch.Generator
+    ) -> _Components:
+        """Fit weighted samples by expectation maximisation.
 
-        Where few samples carry all the weight, the weights are tempered until more do.
+        Where few samples carry all the weight, the weights are tempered until more do. Each
+        component's covariance is drawn towards that of all samples, the more the fewer it has.
         """
-        z, weight = box.z(theta), _tempered(log_weight, ADAPT_ESS)
-        d = z.shape[1]
-        rows = torch.multinomial(weight, KERNELS, replacement=True, generator=draw)
-        off = z - weight @ z
-        covariance = (weight[:, None] * off).mT @ off + 1e-8 * torch.eye(d, dtype=z.dtype)
-        bandwidth = (4 / ((d + 2) * KERNELS)) ** (1 / (d + 4))
-        return cls(box, z[rows], bandwidth * torch.linalg.cholesky(covariance))
+        weight = _tempered(log_weight, ADAPT_ESS)
+        kept = weight > 1e-9 * weight.max()
+        z, weight = box.z(theta[kept]), weight[kept] / weight[kept].sum()
+        rows = torch.multinomial(weight, COMPONENTS, replacement=True, generator=draw)
+        pooled = _covariance(z, weight[None], (weight @ z)[None]) * COMPONENTS ** (-2 / z.shape[1])
+        share = torch.full((COMPONENTS,), 1 / COMPONENTS, dtype=z.dtype)
+        mixture = cls(box, share, z[rows], torch.linalg.cholesky(pooled.repeat(COMPONENTS, 1, 1)))
+        for _ in range(EM_STEPS):
+            mixture = mixture._maximised(z, weight, pooled)
+        return mixture
+
+    def _maximised(self, z: Tensor, weight: Tensor, pooled: Tensor) -> _Components:
+        log_part = self.share.log()[:, None] - self._norm()[:, None] - 0.5 * self._square(z)
+        belongs = log_part.softmax(0) * weight
+        mass = belongs.sum(1) + 1e-12
+        centre = (belongs @ z) / mass[:, None]
+        prior_mass = 10 * weight.square().sum()  # as much as ten samples have
+        pull = (prior_mass / (prior_mass + mass))[:, None, None]
+        own = _covariance(z, belongs / mass[:, None], centre)
+        share = (mass / mass.sum()).clamp(min=1e-3)
+        covariance = (1 - pull) * own + pull * pooled
+        return _Components(self.box, share / share.sum(), centre, torch.linalg.cholesky(covariance))
 
     def sample(self, n: int, draw: torch.Generator) -> Tensor:
-        which = torch.randint(len(self.centre), (n,), generator=draw)
+        which = torch.multinomial(self.share, n, replacement=True, generator=draw)
         wide = torch.rand(n, 1, generator=draw, dtype=torch.float64) < self.WIDE_SHARE
         noise = torch.randn(n, self.centre.shape[1], generator=draw, dtype=torch.float64)
         scaled = noise * torch.where(wide, self.WIDE, 1.0)
-        return self.box.theta(self.centre[which] + scaled @ self.cholesky.mT)
+        return self.box.theta(
+            self.centre[which] + (self.cholesky[which] @ scaled[:, :, None])[..., 0]
+        )
 
     def log_density(self, theta: Tensor) -> Tensor:
         z, d = self.box.z(theta), theta.shape[1]
-        whiten = torch.linalg.inv(self.cholesky).mT
-        square = torch.cdist(z @ whiten, self.centre @ whiten).square()
+        square = self._square(z)
         narrow = math.log(1 - self.WIDE_SHARE) - 0.5 * square
         wide = math.log(self.WIDE_SHARE / self.WIDE**d) - 0.5 * square / self.WIDE**2
-        norm = self.cholesky.diagonal().log().sum() + 0.5 * d * math.log(2 * math.pi)
-        mixed = torch.logaddexp(narrow, wide).logsumexp(1)
-        return mixed - norm - math.log(len(self.centre)) + self.box.log_slope(z)
+        part = (self.share.log() - self._norm() - 0.5 * d * LN_2_PI)[:, None]
+        return (part + torch.logaddexp(narrow, wide)).logsumexp(0) + self.box.log_slope(z)
+
+    def _square(self, z: Tensor) -> Tensor:
+        """Squared distance of each z from each centre in its own metric, shape (M, n)."""
+        off = (z - self.centre[:, None]).mT
+        whitened: Tensor = torch.linalg.solve_triangular(self.cholesky, off, upper=False)
+        return whitened.square().sum(1)
+
+    def _norm(self) -> Tensor:
+        return self.cholesky.diagonal(dim1=1, dim2=2).log().sum(1)
+
+
+def _covariance(z: Tensor, weight: Tensor, centre: Tensor) -> Tensor:
+    """Covariances, shape (M, 5, 5), under weights of shape (M, n) that sum to one."""
+    off = z - centre[:, None]
+    floor = 1e-8 * torch.eye(z.shape[1], dtype=z.dtype)
+    return (weight[..., None] * off).mT @ off + floor
 
 
 def _tempered(log_weight: Tensor, least: float) -> Tensor:

@@ -358,11 +358,39 @@ class Alert(BaseModel):
         le=1000,
         description="threshold of log10 K; by default the model card's",
     )
+    decide_on: Literal["network", "certified"] = Field(
+        default="network", description="which log10 K must pass the threshold"
+    )
+    trigger_log10_k: float = Field(
+        default=1.0,
+        ge=-10,
+        le=1000,
+        description="log10 K of the network from which on K is certified, if that decides",
+    )
+    false_alarms_per_night: float | None = Field(
+        default=None,
+        gt=0,
+        description="budget from which the certified threshold follows, in place of log10_k",
+    )
+    stars: int | None = Field(
+        default=None, ge=1, description="number of stars in the stream, for the budget"
+    )
     prior_odds: float = Field(
         default=1e-6, gt=0, le=1, description="odds of an event in one window, before any data"
     )
     posterior_samples: int = Field(default=1000, ge=10, le=20_000, description="samples per alert")
     seed: int = Field(default=0, ge=0, lt=1 << 63, description="seed of the posterior samples")
+
+    @model_validator(mode="after")
+    def _budget(self) -> Self:
+        if (self.false_alarms_per_night is None) != (self.stars is None):
+            raise ValueError("false_alarms_per_night and stars go together")
+        if self.false_alarms_per_night is not None:
+            if self.decide_on != "certified":
+                raise ValueError("false_alarms_per_night needs decide_on: certified")
+            if self.log10_k is not None:
+                raise ValueError("give log10_k or false_alarms_per_night, not both")
+        return self
 
 
 class Batch(BaseModel):

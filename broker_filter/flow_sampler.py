@@ -97,36 +97,41 @@ class _Step:
     """One masked autoregressive transform of zuko, cut up by group of parameters.
 
     ``full`` has the masked weights and biases of its network; ``groups`` the parameters of each
-    pass in turn; ``thin`` the thinner network of each pass after the first, and ``fixed_units``
-    the units of each layer's input that no sample reaches.
+    pass in turn; ``first`` the outputs for those of the first; ``thin`` the thinner network of
+    each pass after the first, and ``fixed_units`` the units of each layer's input that no sample
+    reaches.
     """
 
     full: list[tuple[Tensor, Tensor]]
     groups: list[Tensor]
+    first: Tensor
     thin: list[list[_Layer]]
     fixed_units: list[Tensor]
 
     @classmethod
     def of(cls, transform: Any) -> _Step:  # noqa: ANN401  zuko has no types for mypy
-        layers = [layer for layer in transform.hyper if isinstance(layer, nn.Linear)]
-        masks = [layer.mask for layer in layers]
+        layers: list[Any] = [layer for layer in transform.hyper if isinstance(layer, nn.Linear)]
+        masks: list[Tensor] = [layer.mask for layer in layers]
         full = [(layer.mask * layer.weight, layer.bias.clone()) for layer in layers]
         reached = [torch.arange(masks[0].shape[1]) < len(PARAMETERS)]
         for mask in masks[:-1]:
             reached.append(mask[:, reached[-1]].any(1))
         groups = [(transform.order == i).nonzero()[:, 0] for i in range(transform.passes)]
+        outputs = [_rows(group, transform.total) for group in groups]
         fixed = [(~units).nonzero()[:, 0] for units in reached]
-        thin = [_thin(full, masks, reached, fixed, _rows(group)) for group in groups[1:]]
-        return cls(full, groups, thin, fixed)
+        thin = [_thin(full, masks, reached, fixed, rows) for rows in outputs[1:]]
+        return cls(full, groups, outputs[0], thin, fixed)
 
     def inverse(self, y: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
         """Values of x and ln dx/dy, summed over parameters, for y of shape (B, n, 5)."""
         activations = self._once(context)
         x, log_slope = torch.zeros_like(y), y.new_zeros(y.shape[:-1])
-        first = activations[-1][..., _rows(self.groups[0])]
+        first = activations[-1][..., self.first]
         for group, layers in zip(self.groups, [None, *self.thin], strict=True):
             phi = first if layers is None else self._each(layers, x, activations)
-            value, slope = spline_inverse(phi.unflatten(-1, (len(group), -1)), y[..., group])
+            value, slope = spline_inverse(
+                phi.reshape(*phi.shape[:-1], len(group), -1), y[..., group]
+            )
             x[..., group] = value
             log_slope = log_slope + slope.sum(-1)
         return x, log_slope
@@ -169,8 +174,8 @@ def _thin(
     return layers[::-1]
 
 
-def _rows(group: Tensor, total: int = 23) -> Tensor:
-    """Outputs of the network that belong to some parameters."""
+def _rows(group: Tensor, total: int) -> Tensor:
+    """Outputs of the network that belong to some parameters, ``total`` to each."""
     return (group[:, None] * total + torch.arange(total)).flatten()
 
 
@@ -192,7 +197,7 @@ def spline_inverse(phi: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     Durkan et al. 2019, arXiv:1906.04032, equations 4 to 8; the identity outside of [-5, 5].
     """
     bins = (phi.shape[-1] + 1) // 3
-    widths, heights, slopes = phi.split([bins, bins, bins - 1], dim=-1)
+    widths, heights, slopes = torch.split(phi, [bins, bins, bins - 1], dim=-1)
     knots = torch.stack(
         [
             _knots(widths),

@@ -219,7 +219,7 @@ _INFERENCE = (
         "inference_seconds",
         "histogram",
         ("stage",),
-        "time of a batch per stage: evidence, posterior",
+        "time of a batch per stage: evidence, certified, posterior",
         "high: fewer alert.posterior_samples, more model.threads, or a GPU",
         _SECONDS,
         known=("evidence", "posterior"),

@@ -23,12 +23,20 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from broker_filter.alert import Alert, Magnification, ProcessingTimes, Provenance, build_alert
+from broker_filter.alert import (
+    Alert,
+    CertifiedK,
+    Magnification,
+    ProcessingTimes,
+    Provenance,
+    build_alert,
+)
 from broker_filter.batcher import Batcher, Origin, Work
 from broker_filter.columns import Column
 from broker_filter.decode import Decoder
 from broker_filter.errors import PoisonMessage
 from broker_filter.lifecycle import (
+    HYSTERESIS,
     EventKey,
     EventState,
     decide,
@@ -36,6 +44,7 @@ from broker_filter.lifecycle import (
     events_to_columns,
     with_peak,
 )
+from broker_filter.looks import Look, is_due, looks_from_columns, looks_to_columns
 from broker_filter.observe import Metrics
 from broker_filter.photometry import Limits, accept
 from broker_filter.schedule import Schedule, concatenate, waves
@@ -283,12 +292,24 @@ def _check_window(state: ShardState, store: WindowStore) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AssessmentOptions:
-    """How windows become alerts: threshold in log10 K, prior odds, samples and their seed."""
+    """How windows become alerts.
+
+    Parameters
+    ----------
+    threshold : float
+        In log10 K: of the network, or certified.
+    prior_odds : float
+    samples, seed : int
+        Of the posterior.
+    trigger : float, optional
+        log10 K of the network from which on certified K decides; None leaves it to the network.
+    """
 
     threshold: float
     prior_odds: float
     samples: int = 1000
     seed: int = 0
+    trigger: float | None = None
 
 
 class Assessment:
@@ -317,6 +338,7 @@ class Assessment:
         self._magnification, self._provenance = magnification, provenance
         self._metrics = metrics
         self._events: dict[Partition, dict[EventKey, EventState]] = {}
+        self._looks: dict[Partition, dict[EventKey, Look]] = {}
 
     def assess(self, work: Work, now_ms: int) -> Outputs:
         """Evaluate one piece of work; blocks for as long as the network takes.
@@ -334,12 +356,15 @@ class Assessment:
 
     def _complete(self, state: ShardState) -> ShardState:
         """A state with the events as they are now."""
-        columns = {**state.columns, **prefixed("event", self.state(state.partition))}
+        columns = {**state.columns, **self.state(state.partition)}
         return replace(state, columns=columns, model_id=self._provenance.model_id)
 
     def state(self, partition: Partition) -> dict[str, Column]:
-        """The events of a partition as columns for a snapshot."""
-        return events_to_columns(self._events.get(partition, {}))
+        """The events of a partition and the looks at its windows as columns for a snapshot."""
+        return {
+            **prefixed("event", events_to_columns(self._events.get(partition, {}))),
+            **prefixed("look", looks_to_columns(self._looks.get(partition, {}))),
+        }
 
     def restore(self, partition: Partition, state: ShardState | None) -> None:
         """Begin a partition with the events of a state, or with none.
@@ -358,11 +383,13 @@ class Assessment:
         if state is not None:
             with damage_of(f"the snapshot of {partition}"):
                 self._events[partition] = events_from_columns(state.part("event"))
+                self._looks[partition] = looks_from_columns(state.part("look"))
 
     def drop(self, partitions: Iterable[Partition]) -> None:
         """Forget the events of partitions that others own now; see `restore` on threads."""
         for partition in partitions:
             self._events.pop(partition, None)
+            self._looks.pop(partition, None)
 
     def _evaluate(self, work: Work, batch: WindowBatch, now_ms: int) -> list[Alert]:
         began = time.perf_counter()
@@ -374,14 +401,18 @@ class Assessment:
         return self._decide(work, batch, scored, now_ms)
 
     def _decide(self, work: Work, batch: WindowBatch, scored: Scored, now_ms: int) -> list[Alert]:
-        """Only rows above the threshold or of an open event can change anything."""
+        """Only rows above the trigger or of an open event can change anything."""
+        options = self._options
+        trigger = options.threshold if options.trigger is None else options.trigger
         alerts = []
         keys = zip(batch.survey, batch.star, batch.band, strict=True)
         for row, (key, origin) in enumerate(zip(keys, work.origins, strict=True)):
             events = self._events.setdefault(origin.partition, {})
-            if scored.log10_k[row] >= self._options.threshold or key in events:
+            looks = self._looks.setdefault(origin.partition, {})
+            if scored.log10_k[row] >= trigger or key in events or key in looks:
                 times = ProcessingTimes(origin.received_ms or None, now_ms, now_ms)
-                alert = self._look(batch, scored, row, key, events, times)
+                look = self._certify(batch, scored, row, key, looks, trigger)
+                alert = self._look(batch, scored, row, key, events, look, times)
                 # A silent alert was needed all the same: its peak decides how the event ends.
                 if alert is not None and not origin.silent:
                     alerts.append(alert)
@@ -394,11 +425,15 @@ class Assessment:
         row: int,
         key: EventKey,
         events: dict[EventKey, EventState],
+        look: Look | None,
         times: ProcessingTimes,
     ) -> Alert | None:
+        log10_k = float(scored.log10_k[row])
+        if self._options.trigger is not None and look is not None:
+            log10_k = look.charged
         state, kind = decide(
             events.get(key),
-            float(scored.log10_k[row]),
+            log10_k,
             float(batch.mjd_tai[row, batch.n[row] - 1]),
             float(batch.t_start[row]),
             self._options.threshold,
@@ -422,6 +457,11 @@ class Assessment:
                 magnification=self._magnification,
                 provenance=self._provenance,
                 times=times,
+                certified=None
+                if look is None
+                else CertifiedK(
+                    look.log10_k, look.log10_k_error, look.effective_sample_size, look.count
+                ),
             )
             state = with_peak(state, alert.t0_mjd_tai)
             passed = time.perf_counter() - began
@@ -431,6 +471,40 @@ class Assessment:
         else:
             events[key] = state
         return alert
+
+    def _certify(
+        self,
+        batch: WindowBatch,
+        scored: Scored,
+        row: int,
+        key: EventKey,
+        looks: dict[EventKey, Look],
+        trigger: float,
+    ) -> Look | None:
+        """The look at a window that counts now: the last one, or a new one where K has grown.
+
+        None once the network's K has fallen so far below the trigger that it speaks for itself.
+        """
+        log10_k, start = float(scored.log10_k[row]), float(batch.t_start[row])
+        if log10_k < trigger - HYSTERESIS:
+            looks.pop(key, None)
+            return None
+        last = looks.get(key)
+        if log10_k >= trigger and is_due(last, log10_k, start):
+            began = time.perf_counter()
+            found = self._scorer.certify(batch, scored, row, self._seed(key, batch, row))
+            count = last.count + 1 if last is not None and last.window_start == start else 1
+            looks[key] = Look(
+                start,
+                count,
+                log10_k,
+                found.log10_k,
+                found.log10_k_error,
+                found.effective_sample_size,
+            )
+            passed = time.perf_counter() - began
+            self._metrics.observe("inference_seconds", passed, stage="certified")
+        return looks.get(key)
 
     def _seed(self, key: EventKey, batch: WindowBatch, row: int) -> int:
         """A seed from star and last epoch, so that a replay draws the same samples."""

@@ -15,9 +15,11 @@ from torch import Tensor
 
 from broker_filter import zoo
 from broker_filter.batcher import by_bucket
+from broker_filter.certify import Certificate, Certifier
 from broker_filter.evidence import LN_10
 from broker_filter.flow_sampler import FlowSampler
 from broker_filter.network_input import PADDING, network_input
+from broker_filter.prior import BoxPrior
 from broker_filter.types import WindowBatch
 
 __all__ = ["Scored", "Scorer"]
@@ -69,6 +71,8 @@ class Scorer:
         self._autocast = torch.bfloat16 if precision == "bfloat16" else None
         self._network = zoo.load(entry, device)
         self._sampler = FlowSampler(self._network.estimator)
+        prior = BoxPrior.from_config(entry.config["prior"])
+        self._certifier = Certifier(self._sampler, prior, entry.window_days)
         self._buckets = tuple(entry.config["window"]["buckets"])
 
     @torch.inference_mode()
@@ -77,7 +81,7 @@ class Scorer:
         log10_k = np.empty(len(batch))
         summary: Tensor | None = None
         for bucket, rows in by_bucket(batch, self._buckets, self.chunk):
-            ln_k, s = self._evaluate(self._input(batch, rows, bucket))
+            ln_k, s = self._evaluate(*self._input(batch, rows, bucket))
             log10_k[rows] = ln_k[: len(rows)].double().cpu().numpy() / LN_10
             if summary is None:
                 summary = torch.empty(len(batch), s.shape[1], device=self._device)
@@ -94,13 +98,32 @@ class Scorer:
         theta, _ = self._sampler(s, samples, [seed])
         return theta[0].cpu().numpy()
 
+    @torch.inference_mode()
+    def certify(self, batch: WindowBatch, scored: Scored, row: int, seed: int) -> Certificate:
+        """Certified K of one window; the same seed gives the same one."""
+        rows = np.array([row])
+        x, baseline_error = self._input(batch, rows, self._bucket(batch.n[row]))
+        s = scored.summary[row : row + 1]
+        return self._certifier(x[0], float(baseline_error[0]), s, seed)
+
     def warm_up(self) -> None:
         """Run each shape once, so that the first alert does not wait for it."""
         with torch.inference_mode():
             for bucket in self._buckets:
-                self._evaluate(torch.full((self.chunk, bucket, 3), PADDING, device=self._device))
+                shape = (self.chunk, bucket, 3)
+                self._evaluate(
+                    torch.full(shape, PADDING, device=self._device),
+                    torch.zeros(self.chunk, device=self._device),
+                )
 
-    def _input(self, batch: WindowBatch, rows: NDArray[np.int64], bucket: int) -> Tensor:
+    def _bucket(self, n: int) -> int:
+        fits = (size for size in self._buckets if n <= size)
+        return int(next(fits, self._buckets[-1]))
+
+    def _input(
+        self, batch: WindowBatch, rows: NDArray[np.int64], bucket: int
+    ) -> tuple[Tensor, Tensor]:
+        """Network input of a full chunk: x and the errors of the baselines."""
         n = batch.n[rows]
         width = max(int(n.max()), 1)
         since = batch.mjd_tai[rows, :width] - batch.t_start[rows, None]
@@ -111,10 +134,12 @@ class Scorer:
             days=self.entry.window_days,
             length=bucket,
         )
+        error = torch.from_numpy(batch.baseline_error[rows].astype(np.float32)).to(self._device)
         spare = self.chunk - len(rows)
-        return torch.nn.functional.pad(x, (0, 0, 0, 0, 0, spare), value=PADDING)
+        pad = torch.nn.functional.pad
+        return pad(x, (0, 0, 0, 0, 0, spare), value=PADDING), pad(error, (0, spare))
 
-    def _evaluate(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _evaluate(self, x: Tensor, baseline_error: Tensor) -> tuple[Tensor, Tensor]:
         with torch.autocast(self._device.type, self._autocast, self._autocast is not None):
-            ln_k, s = self._network(x)
+            ln_k, s = self._network(x, baseline_error)
         return ln_k, s

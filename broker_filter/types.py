@@ -134,6 +134,9 @@ class WindowBatch:
     baseline, baseline_err : ndarray, shape (B,), float64, nJy
         Baseline flux of the window's newest source and its 1-sigma error
         (1 and the relative error for photometry in relative units).
+    baseline_error : ndarray, shape (B,), float64
+        1-sigma relative error that the baselines of the window's sources have in common: that of
+        their mean, weighted as the window's points are.
     relative : ndarray, shape (B,), bool
         True where the photometry came in units of the baseline, so that nJy are unknown.
     """
@@ -150,6 +153,7 @@ class WindowBatch:
     n: IntArray
     baseline: FloatArray
     baseline_err: FloatArray
+    baseline_error: FloatArray
     relative: NDArray[np.bool_]
 
     def __len__(self) -> int:

@@ -450,6 +450,7 @@ class WindowStore:
             n=part.n,
             baseline=np.take_along_axis(found.level[kept], last, axis=1)[:, 0],
             baseline_err=np.take_along_axis(found.level_err[kept], last, axis=1)[:, 0],
+            baseline_error=_common_error(part, which, found.level_err[kept] / found.level[kept]),
             relative=self._source_relative[self._points.source[newest]],
         )
 
@@ -550,6 +551,21 @@ def _in_units(
     with np.errstate(invalid="ignore"):
         good &= np.isfinite(flux) & np.isfinite(sigma) & (sigma > 0)
     return Series(window.time, flux, sigma, window.n), good
+
+
+def _common_error(window: Series, which: IntArray, relative: FloatArray) -> FloatArray:
+    """Relative error of the weighted mean of the baselines of each window's tracks, shape (B,).
+
+    ``which`` tells the track of each point, shape (B, N) or (B, 1); ``relative``, shape (B, D),
+    the error of each track's baseline. The errors of different tracks are independent.
+    """
+    weight = np.where(_valid(window), 1.0 / np.where(window.error > 0, window.error, 1.0) ** 2, 0)
+    total = weight.sum(axis=1)
+    error = np.zeros(len(total))
+    for d in range(relative.shape[1]):
+        share = np.where(which == d, weight, 0).sum(axis=1) / total
+        error += np.where(share > 0, share * relative[:, d], 0) ** 2
+    return np.sqrt(error)
 
 
 def _packed(window: Series, which: IntArray, good: NDArray[np.bool_]) -> tuple[Series, IntArray]:

@@ -58,5 +58,5 @@ def tiny_entry(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [torch.linspace(-1, 1, 100), torch.ones(100), torch.ones(100)], 1
     )
     path = tmp_path_factory.mktemp("zoo") / card.model_id
-    zoo.write_entry(path, network, config, card, windows)
+    zoo.write_entry(path, network, config, card, windows, torch.zeros(2))
     return path

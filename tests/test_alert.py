@@ -80,6 +80,7 @@ def window(relative: bool = False, offset: float = 0.0) -> WindowBatch:
         n=np.array([0, N]),
         baseline=np.array([1.0, 1.0 if relative else 10_000.0]),
         baseline_err=np.array([0.0, 0.001 if relative else 10.0]),
+        baseline_error=np.array([0.0, 0.001]),
         relative=np.array([relative, relative]),
     )
 

@@ -28,6 +28,7 @@ def windows(lengths: list[int], name: str = "s") -> WindowBatch:
         n=np.array(lengths, np.int64),
         baseline=np.ones(count),
         baseline_err=np.ones(count),
+        baseline_error=np.ones(count),
         relative=np.zeros(count, np.bool_),
     )
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_filter.alert import Alert, Provenance
 from broker_filter.batcher import Batcher
+from broker_filter.certify import Certificate
 from broker_filter.columns import arrays_of
 from broker_filter.decode import Decoder
 from broker_filter.errors import StateError
@@ -51,6 +53,10 @@ class PeakScorer:
         noise = np.random.default_rng(seed).normal(0, 0.01, (samples, 5))
         return (middle + noise).astype(np.float32)
 
+    def certify(self, batch: WindowBatch, scored: Scored, row: int, seed: int) -> Any:
+        log10_k = float(scored.log10_k[row]) - 0.5
+        return Certificate(log10_k, 0.1, 50.0, torch.empty(0, 5), torch.empty(0))
+
 
 def point_lens(u: Any, _: Any) -> Any:
     return (u**2 + 2) / (u * np.sqrt(u**2 + 4))
@@ -63,6 +69,7 @@ def make_pipeline(
     *,
     metrics: Metrics | None = None,
     model_id: str = "peak-test-0.0.1",
+    options: AssessmentOptions | None = None,
 ) -> Pipeline:
     stub: Any = scorer or PeakScorer()
     metrics = metrics or Metrics()
@@ -74,7 +81,7 @@ def make_pipeline(
         lambda: Schedule(every_days, min_points),
         metrics,
     )
-    options = AssessmentOptions(THRESHOLD, prior_odds=1e-6, samples=20)
+    options = options or AssessmentOptions(THRESHOLD, prior_odds=1e-6, samples=20)
     provenance = Provenance(model_id, "0" * 64, "0", 20.0)
     return Pipeline(intake, Assessment(stub, options, point_lens, provenance, metrics))
 
@@ -434,3 +441,22 @@ def test_a_state_that_contradicts_itself_is_not_restored(lost: str) -> None:
         changed = rest if broken is None else {**rest, lost: broken}
         with pytest.raises(StateError):
             make_pipeline().restore(WHERE, replace(state, columns=changed), live_from=250)
+
+
+def test_certified_k_decides_where_it_is_asked_to(alerts: list[Alert]) -> None:
+    """The stand-in's certificate is half a dex below its network, and looks are charged."""
+    options = AssessmentOptions(THRESHOLD, prior_odds=1e-6, samples=20, trigger=1.0)
+    decided = make_pipeline(options=options).step(STREAM, 0.0, flush=True).alerts
+    first, late = (min(a.mjd_tai[-1] for a in found) for found in (alerts, decided))
+    assert first <= late
+    new = [alert for alert in decided if alert.state == "new"]
+    assert new
+    for alert in new:
+        assert alert.certified is not None
+        look = alert.certified.look
+        assert alert.certified.log10_k - np.log10(look * (look + 1)) >= THRESHOLD
+
+
+def test_every_alert_of_an_open_event_carries_a_certificate(alerts: list[Alert]) -> None:
+    for alert in alerts:
+        assert (alert.certified is not None) == (alert.state in ("new", "update"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from broker_filter.encoder import build_encoder
-from broker_filter.posterior import build_estimator, flow_loss, sample
+from broker_filter.flow_sampler import FlowSampler
+from broker_filter.posterior import build_estimator, flow_loss
 
 LOW, HIGH = [0.0, 0.0, -1.0, -2.0, 0.1], [20.0, 1.5, 1.3, 1.0, 1.0]
 
@@ -14,6 +15,10 @@ def make_estimator() -> torch.nn.Module:
     torch.manual_seed(1)
     encoder = build_encoder("compact", width=16, layers=1, heads=2, feed_forward=16)
     return build_estimator(encoder, LOW, HIGH, transforms=2, hidden=(16,))
+
+
+def sample(estimator: torch.nn.Module, s: torch.Tensor, n: int, seeds: list[int]) -> torch.Tensor:
+    return FlowSampler(estimator)(s, n, seeds)[0]
 
 
 def test_no_sample_leaves_the_prior_however_odd_the_summary() -> None:

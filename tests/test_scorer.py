@@ -46,6 +46,7 @@ def make_batch(lengths: list[int], seed: int = 0) -> WindowBatch:
         n=n,
         baseline=np.ones(len(n)),
         baseline_err=np.full(len(n), 0.001),
+        baseline_error=np.full(len(n), 0.001),
         relative=np.zeros(len(n), bool),
     )
 
@@ -80,7 +81,7 @@ def test_k_is_that_of_the_network_for_the_windows_input(filed: zoo.Entry) -> Non
         columns = (one.mjd_tai - one.t_start[:, None], one.flux, one.sigma, one.n)
         x = network_input(*map(torch.from_numpy, columns), days=DAYS, length=length)
         with torch.no_grad():
-            ln_k, s = network(x)
+            ln_k, s = network(x, torch.tensor([0.001]))
         assert scored.log10_k[row] == pytest.approx(ln_k.item() / LN_10, rel=1e-4, abs=1e-5)
         torch.testing.assert_close(scored.summary[row], s[0], rtol=1e-4, atol=1e-5)
 
@@ -145,7 +146,7 @@ def test_every_call_of_the_network_has_the_shape_that_was_warmed_up(
     scorer = Scorer(filed, chunk=CHUNK)
     seen: list[tuple[int, ...]] = []
 
-    def note(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def note(x: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         seen.append(tuple(x.shape))
         return torch.zeros(len(x)), torch.zeros(len(x), 4)
 

@@ -59,7 +59,7 @@ def make_windows() -> Tensor:
 @pytest.fixture
 def entry(tmp_path: Path) -> Path:
     path = tmp_path / "fspl-test-0.0.1"
-    zoo.write_entry(path, make_network(), CONFIG, make_card(), make_windows())
+    zoo.write_entry(path, make_network(), CONFIG, make_card(), make_windows(), torch.zeros(3))
     return path
 
 
@@ -200,7 +200,9 @@ def test_a_gpu_that_was_asked_for_and_is_missing_is_an_error(entry: Path) -> Non
 
 def test_an_entry_is_replaced_as_a_whole(entry: Path) -> None:
     (entry / "left-over").write_text("of the former entry")
-    zoo.write_entry(entry, make_network(2), CONFIG, make_card("fspl-test-0.0.2"), make_windows())
+    zoo.write_entry(
+        entry, make_network(2), CONFIG, make_card("fspl-test-0.0.2"), make_windows(), torch.zeros(3)
+    )
     assert zoo.verify(entry).model_id == "fspl-test-0.0.2"
     assert set(content(entry)) == {*zoo.FILES, zoo.SUMS}
     assert list(entry.parent.iterdir()) == [entry]
@@ -229,7 +231,9 @@ def test_an_interrupt_leaves_the_former_entry_and_nothing_else(
     with monkeypatch.context() as patched:
         patched.setattr(where, what)
         with pytest.raises(KeyboardInterrupt):
-            zoo.write_entry(entry, make_network(2), CONFIG, make_card(), make_windows())
+            zoo.write_entry(
+                entry, make_network(2), CONFIG, make_card(), make_windows(), torch.zeros(3)
+            )
     assert content(entry) == before
     assert list(entry.parent.iterdir()) == [entry]
 

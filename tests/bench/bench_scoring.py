@@ -40,6 +40,7 @@ def windows(n: int, epochs: int) -> WindowBatch:
         n=np.full(n, epochs),
         baseline=np.full(n, 15_000.0),
         baseline_err=np.full(n, 15.0),
+        baseline_error=np.full(n, 0.001),
         relative=np.zeros(n, bool),
     )
 
