@@ -243,8 +243,8 @@ _INFERENCE = (
         "posterior_support_fraction",
         "histogram",
         (),
-        "share of posterior samples inside the prior",
-        "below 0.99: the light curves are unlike those of the training",
+        "share of posterior samples that are finite; none can leave the prior",
+        "below 1: the network overflows; the light curves are unlike those of the training",
         _FRACTIONS,
     ),
 )

@@ -23,6 +23,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from broker_filter.alert import (
     Alert,
     CertifiedK,
@@ -443,6 +445,11 @@ class Assessment:
         alert = None
         if state is not None and kind is not None:
             began = time.perf_counter()
+            samples = self._scorer.posterior(
+                scored, row, self._options.samples, self._seed(key, batch, row)
+            )
+            usable = np.isfinite(samples).all(axis=1).mean()
+            self._metrics.observe("posterior_support_fraction", usable)
             alert = build_alert(
                 batch,
                 row,
@@ -451,9 +458,7 @@ class Assessment:
                 log10_k=float(scored.log10_k[row]),
                 threshold=self._options.threshold,
                 prior_odds=self._options.prior_odds,
-                samples=self._scorer.posterior(
-                    scored, row, self._options.samples, self._seed(key, batch, row)
-                ),
+                samples=samples,
                 magnification=self._magnification,
                 provenance=self._provenance,
                 times=times,
