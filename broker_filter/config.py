@@ -329,7 +329,7 @@ class Model(BaseModel):
     model_config = _STRICT
 
     id: str = Field(
-        default="fspl-roman-0.1.0",
+        default="fspl-roman-1.0.0",
         pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$",
         description="entry of the model zoo",
     )

@@ -77,7 +77,7 @@ class FlowSampler:
     def log_density(self, s: Tensor, theta: Tensor) -> Tensor:
         """Natural log of the flow's density at ``theta``, shape (n, 5), of one window; shape (n,).
 
-        Minus infinity on the edges of the prior, where the flow has no density.
+        Minus infinity where it is none that a float32 can hold, as on the edges of the prior.
         """
         density: Tensor = self._net(s.expand(len(theta), -1)).log_prob(theta)
         return density.nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)

@@ -188,7 +188,8 @@ def write_entry(
     staging = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
         weights = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
-        save_file(weights, staging / FILES[0], {"format": "pt", "model_id": card.model_id})
+        # One key only: the order of several would change the sum from one writing to the next.
+        save_file(weights, staging / FILES[0], {"format": "pt"})
         test = {"x": windows, "baseline_error": baseline_error, "ln_k": ln_k}
         save_file({name: t.contiguous() for name, t in test.items()}, staging / FILES[1])
         (staging / "config.json").write_text(json.dumps(config, indent=1) + "\n")

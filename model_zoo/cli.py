@@ -12,9 +12,10 @@ import torch
 
 from broker_filter import zoo
 from broker_filter.errors import BrokerFilterError
-from model_zoo.config import TrainConfig, load_config
-from model_zoo.entry import file_entry
-from model_zoo.evaluate.suite import FULL, QUICK, evaluate
+from model_zoo.config import load_config
+from model_zoo.entry import file_entry, refile
+from model_zoo.evaluate.sets import FULL, QUICK
+from model_zoo.evaluate.suite import PARTS, evaluate
 from model_zoo.train import Trainer
 
 __all__ = ["main"]
@@ -66,12 +67,19 @@ def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     evaluation = commands.add_parser(
         "evaluate",
-        help="measure an entry on the frozen test set",
-        description="Measure an entry on the frozen test set and print the figures as JSON.",
-        epilog="example: model-zoo evaluate fspl-roman-0.1.0 --quick",
+        help="measure an entry on the frozen test sets",
+        description="Measure an entry on the frozen test sets: results.json, pictures, report.md.",
+        epilog="example: model-zoo evaluate fspl-paper-1.0.0 --out report --quick",
     )
     evaluation.add_argument("model", help="an entry's name, or its folder")
+    evaluation.add_argument("--out", type=Path, default=Path("report"), help="folder to write to")
+    evaluation.add_argument(
+        "--parts", type=lambda text: text.split(","), help=f"some of {', '.join(PARTS)}"
+    )
     evaluation.add_argument("--quick", action="store_true", help="small sets, under two minutes")
+    evaluation.add_argument(
+        "--update-card", action="store_true", help="put the figures into the entry's card"
+    )
     evaluation.add_argument("--quiet", action="store_true", help="no progress bars")
     evaluation.set_defaults(run=_evaluate)
 
@@ -95,10 +103,18 @@ def _train(args: argparse.Namespace) -> int:
 def _evaluate(args: argparse.Namespace) -> int:
     path = Path(args.model)
     entry = zoo.verify(path if path.is_dir() else zoo.find(args.model))
-    config = TrainConfig.model_validate(entry.card.training["config"])
-    simulator = config.make_simulator(stream_share=0.0)
-    sizes = QUICK if args.quick else FULL
-    print(json.dumps(evaluate(zoo.load(entry), simulator, sizes, quiet=args.quiet), indent=1))
+    results = evaluate(entry, args.out, parts=args.parts, quick=args.quick, quiet=args.quiet)
+    if args.update_card:
+        refile(entry, results)
+    for row in results.get("certified", {}).get("budgets", []):
+        found = (
+            f"{row['efficiency_network']:.2%} network, {row['efficiency_certified']:.2%} certified"
+        )
+        budget = (
+            f"{row['false_alarms_per_night']:g} false alarms a night, {row['stars']:,.0f} stars"
+        )
+        print(f"{budget}: log10 K >= {row['threshold']:.2f} finds {found}")
+    print(f"report: {args.out / 'report.md'}")
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,24 @@ from typing import Any
 import sbi
 import torch
 import zuko
+from safetensors.torch import load_file
 
+from broker_filter.errors import ConfigError
 from broker_filter.posterior import PARAMETERS
-from broker_filter.zoo import Card, write_entry
+from broker_filter.zoo import FILES, Card, Entry, load, write_entry
 from model_zoo.config import TrainConfig
-from model_zoo.evaluate.suite import Sizes, evaluate, seconds_for_samples
+from model_zoo.evaluate.sets import Sizes
+from model_zoo.evaluate.suite import (
+    CORE_PARTS,
+    Subject,
+    card_figures,
+    config_of,
+    measure,
+    simulator_of,
+)
 from model_zoo.train import Trainer, network_config
 
-__all__ = ["file_entry"]
+__all__ = ["file_entry", "refile"]
 
 SELF_TEST_SEED = 77
 MIN_THRESHOLD = 3.0
@@ -47,21 +58,46 @@ def file_entry(trainer: Trainer, path: Path, sizes: Sizes, *, quiet: bool = Fals
         How large the test set is.
     """
     config, network = trainer.config, trainer.network.cpu().eval()
-    paper_like = config.make_simulator(stream_share=0.0)
-    figures = evaluate(network, paper_like, sizes, quiet=quiet)
-    figures["test_set"] = (
-        f"prior {paper_like.prior.name}, gate {config.simulator.gate}, the paper's observing "
-        f"patterns, baseline error {config.simulator.baseline_error}; frozen seeds"
-    )
-    with torch.inference_mode():
-        figures["npe_10k_ms"] = round(1000 * seconds_for_samples(network))
-    card = _card(trainer, config, figures)
+    simulator = simulator_of(config)
+    subject = Subject(network, _entry_config(config), simulator, sizes, quiet)
+    card = _card(trainer, config, _figures(config, measure(subject, CORE_PARTS)))
     generator = torch.Generator().manual_seed(SELF_TEST_SEED)
-    curves = [paper_like.events(2, generator), paper_like.noise(2, generator)]
+    curves = [simulator.events(2, generator), simulator.noise(2, generator)]
     windows = torch.cat([c.x for c in curves])
     baseline_error = torch.cat([c.baseline_error for c in curves])
     write_entry(path, network, _entry_config(config), card, windows, baseline_error)
     return card
+
+
+def refile(entry: Entry, results: Mapping[str, Any]) -> Card:
+    """Write an entry anew with the figures of an evaluation in its card, and no others.
+
+    Raises
+    ------
+    ConfigError
+        If the results are of another entry.
+    """
+    if results["model_id"] != entry.model_id:
+        raise ConfigError(f"results are of {results['model_id']}, not of {entry.model_id}")
+    figures = _figures(config_of(entry), results)
+    gate = _gate(figures) if "calibration" in results else entry.card.gate
+    card = entry.card.model_copy(update={"evaluation": figures, "gate": gate})
+    stored = load_file(entry.path / FILES[1])
+    write_entry(entry.path, load(entry), entry.config, card, stored["x"], stored["baseline_error"])
+    return card
+
+
+def _figures(config: TrainConfig, results: Mapping[str, Any]) -> dict[str, Any]:
+    simulator = simulator_of(config)
+    gate = "no gate" if simulator.gate is None else f"gate {simulator.gate.name}"
+    low, high = simulator.baseline_error
+    baseline = f"baselines known to {low:.3%} to {high:.3%}" if high else "exact baselines"
+    share = simulator.pattern.stream_share
+    patterns = f"{share:.0%} streams' patterns" if share else "the paper's observing patterns"
+    return {
+        **card_figures(results),
+        "test_set": f"prior {simulator.prior.name}, {gate}, {patterns}, {baseline}; frozen seeds",
+    }
 
 
 def _entry_config(config: TrainConfig) -> dict[str, Any]:
@@ -110,15 +146,14 @@ def _card(trainer: Trainer, config: TrainConfig, figures: dict[str, Any]) -> Car
     )
 
 
-def _gate(figures: dict[str, Any]) -> dict[str, Any]:
+def _gate(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Alert threshold of a stream: past the noise of the test set, and never below log10 K = 3.
 
     A stream looks at every star many times, which the bound 1/k allows for and the test set does
     not show.
     """
-    observed = max(entry["log10_k"] for entry in figures["tpr_zero_fp"].values())
     return {
-        "log10_k": round(max(MIN_THRESHOLD, observed + 0.5), 2),
-        "from": f"0.5 above the largest log10 K of {figures['n_noise']} noise curves, "
+        "log10_k": round(max(MIN_THRESHOLD, figures["highest_log10_k"] + 0.5), 2),
+        "from": f"0.5 above the largest log10 K of {figures['n_tail']:,} noise curves, "
         f"at least {MIN_THRESHOLD:g}",
     }

@@ -1,90 +1,113 @@
-"""The figures of a card, on samples whose figures are known."""
+"""The suite: what it runs, what it writes, and what reaches the card."""
 
 from __future__ import annotations
 
-import numpy as np
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
-import torch
 
-from broker_filter.network import Network
-from broker_filter.posterior import PARAMETERS
-from model_zoo.evaluate.suite import (
-    BATCH,
-    Sizes,
-    detection,
-    evaluate,
-    noise_tail,
-    posterior_figures,
-)
-from model_zoo.simulate.curves import Simulator
-from model_zoo.simulate.prior import PAPER_PRIOR
+from broker_filter import zoo
+from broker_filter.errors import ConfigError
+from model_zoo.entry import refile
+from model_zoo.evaluate import suite
+from model_zoo.evaluate.sets import Sizes
+from model_zoo.evaluate.suite import PARTS, card_figures, evaluate
 
-SEED = 0
+SMALL = Sizes(60, 60, 250, 2, 10, 20, 30)
 
 
-def test_an_event_counts_where_no_noise_curve_reaches() -> None:
-    events = np.array([0.5, 1.0, 2.0, 3.0])
-    noise = np.concatenate([np.full(5_000, -1.0), np.full(15_000, 0.9), np.full(5_000, 2.5)])
-    theta = np.zeros((4, 5))
-    theta[2:, 3] = np.log10(6)
-    figures = detection(events, noise, theta)
-    found = figures["tpr_zero_fp"]
-    assert {size: (f["tpr"], f["tpr_rho_ge_5"], f["log10_k"]) for size, f in found.items()} == {
-        "5000": (1.0, 1.0, -1.0),
-        "20000": (0.75, 1.0, 0.9),
-        "25000": (0.25, 0.5, 2.5),
+@pytest.fixture(scope="module")
+def entry() -> zoo.Entry:
+    return zoo.verify(zoo.find("fspl-paper-1.0.0"))
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "QUICK", SMALL)
+
+
+@pytest.mark.usefixtures("small")
+def test_parts_are_written_one_by_one_and_kept(entry: zoo.Entry, tmp_path: Path) -> None:
+    first = evaluate(entry, tmp_path, parts=["calibration"], quick=True, quiet=True)
+    both = evaluate(entry, tmp_path, parts=["posteriors"], quick=True, quiet=True)
+    assert json.loads((tmp_path / "results.json").read_text()) == both
+    assert both["calibration"] == first["calibration"]
+    assert (both["calibration"]["n_tail"], both["posteriors"]["n_posterior"]) == (250, 20)
+    report = (tmp_path / "report.md").read_text()
+    assert "## Calibration of K" in report
+    assert "## Posteriors" in report
+    assert list(tmp_path.glob("calibration*.png"))
+
+
+def test_an_unknown_part_is_refused(entry: zoo.Entry, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\['weather'\] are not among detection"):
+        evaluate(entry, tmp_path, parts=["weather"], quick=True, quiet=True)
+
+
+@pytest.mark.parametrize("held", ['{"model_id": "other-1.0.0", "sizes": {}}', "{", "{}"])
+def test_results_of_something_else_are_not_overwritten(
+    entry: zoo.Entry, tmp_path: Path, held: str
+) -> None:
+    (tmp_path / "results.json").write_text(held)
+    with pytest.raises(ConfigError, match="choose another --out"):
+        evaluate(entry, tmp_path, parts=["calibration"], quick=True, quiet=True)
+    assert (tmp_path / "results.json").read_text() == held
+
+
+def results(**changes: Any) -> dict[str, Any]:
+    """As the parts give them, with round numbers."""
+    share = {"share": 0.99}
+    detectors = {
+        name: {"all": share, "rho_ge_5": {"share": 0.9}}
+        for name in ("network_zero_fp", "network_0.8")
     }
-    assert figures["at_log10_k_0.8"] == {"tpr": 0.75, "fp_noise": 20_000}
+    by_name = dict.fromkeys(("t0", "u0", "log10_tE", "log10_rho", "f_s"), 0.1)
+    posteriors = dict.fromkeys(
+        ("bias", "rmse", "median_abs_error", "r", "coverage68", "coverage95"), by_name
+    )
+    return {
+        "model_id": "fspl-paper-1.0.0",
+        "detection": {
+            "n_noise": 50,
+            "false_alarms": {"network_zero_fp": {"false_alarms": 1}},
+            "sets": {"own": {"n": 40, "detectors": detectors}},
+        },
+        "calibration": {
+            "n_tail": 250,
+            "k_tail": [{"k": 10.0, "observed": 0.0, "bound": 0.1, "count": 0}],
+            "mean_k_noise": 0.5,
+            "highest_log10_k": [4.2, 1.0],
+        },
+        "posteriors": {"n_posterior": 20, "tarp_max_deviation": 0.02, **posteriors},
+        **changes,
+    }
 
 
-def test_tail_of_noise_and_its_mean() -> None:
-    figures = noise_tail(np.array([-3.0, 0.0, 1.0, 2.0]))
-    assert [entry["observed"] for entry in figures["k_tail"]] == [0.75, 0.5, 0.25, 0, 0]
-    assert [entry["bound"] for entry in figures["k_tail"]] == [1, 0.1, 0.01, 0.001, 0.0001]
-    assert figures["mean_k_noise"] == pytest.approx((0.001 + 1 + 10 + 100) / 4)
+def test_a_card_gets_the_figures_of_the_parts_that_ran() -> None:
+    figures = card_figures(results())
+    assert figures["tpr_zero_fp"] == 0.99
+    assert figures["fp_noise"] == 1
+    assert figures["tpr_rho_ge_5"] == 0.9
+    assert figures["k_tail"] == [{"k": 10.0, "observed": 0.0, "bound": 0.1}]
+    assert figures["rmse"]["f_s"] == 0.1
+    assert "npe_10k_ms" not in figures
+    assert "tpr_certified_6_6" not in figures
+    assert set(PARTS) > {"certified", "exact", "streams", "speed", "sharing", "toy"}
 
 
-def test_the_mean_of_an_enormous_k_is_finite() -> None:
-    assert np.isfinite(noise_tail(np.array([1e4, 0.0]))["mean_k_noise"])
+def test_an_entry_is_filed_anew_with_its_figures(entry: zoo.Entry, tmp_path: Path) -> None:
+    import shutil
 
-
-def test_exact_posteriors_cover_as_often_as_they_say() -> None:
-    """Prior N(0, 1), data N(theta, 1): the posterior is N(d / 2, 1 / 2)."""
-    rng = np.random.default_rng(SEED)
-    theta = rng.standard_normal((4000, 5))
-    data = theta + rng.standard_normal(theta.shape)
-    exact = data[:, None] / 2 + np.sqrt(0.5) * rng.standard_normal((4000, 400, 5))
-    figures = posterior_figures(exact, theta)
-    for name in PARAMETERS:
-        assert figures["coverage68"][name] == pytest.approx(0.68, abs=0.03)
-        assert figures["coverage95"][name] == pytest.approx(0.95, abs=0.015)
-        assert figures["rmse"][name] == pytest.approx(np.sqrt(0.5), abs=0.03)
-        assert figures["median_abs_error"][name] == pytest.approx(0.477, abs=0.03)
-        assert figures["bias"][name] == pytest.approx(0, abs=0.05)
-        assert figures["r"][name] == pytest.approx(np.sqrt(0.5), abs=0.03)
-
-
-def test_a_bias_and_too_narrow_an_interval_show() -> None:
-    rng = np.random.default_rng(SEED)
-    theta = rng.standard_normal((2000, 5))
-    # As scattered as the truth, but told to be half as wide, and 0.3 too high.
-    centre = theta + 0.3 + 0.2 * rng.standard_normal(theta.shape)
-    figures = posterior_figures(centre[:, None] + 0.1 * rng.standard_normal((2000, 200, 5)), theta)
-    assert figures["bias"]["t0"] == pytest.approx(0.3, abs=0.02)
-    assert figures["coverage68"]["t0"] < 0.2
-
-
-def make_network() -> Network:
-    torch.manual_seed(1)
-    encoder = {"name": "compact", "width": 16, "layers": 1, "heads": 2, "feed_forward": 32}
-    prior = {"low": PAPER_PRIOR.low, "high": PAPER_PRIOR.high}
-    flow = {"transforms": 1, "hidden": [16], "bins": 4}
-    return Network({"encoder": encoder, "evidence": {}, "flow": flow, "prior": prior})
-
-
-def test_the_suite_draws_the_same_curves_every_time_and_all_that_it_was_asked_for() -> None:
-    sizes = Sizes(events=BATCH + 10, noise=BATCH + 20, posterior_events=60, samples=30)
-    network, simulator = make_network(), Simulator(length=128)
-    first, again = (evaluate(network, simulator, sizes, quiet=True) for _ in range(2))
-    assert first == again
-    assert (first["n_events"], first["n_noise"], first["n_posterior"]) == (260, 270, 60)
+    copy = zoo.verify(Path(shutil.copytree(entry.path, tmp_path / entry.model_id)))
+    refile(copy, results())
+    once = zoo.verify(copy.path)
+    refile(once, results())
+    again = zoo.verify(copy.path)
+    assert again.sha256 == once.sha256
+    assert again.card.evaluation["tpr_zero_fp"] == 0.99
+    assert again.threshold == 4.7
+    with pytest.raises(ConfigError, match="not of fspl-paper"):
+        refile(again, results(model_id="fspl-other-1.0.0"))
+    assert zoo.verify(copy.path).card == again.card

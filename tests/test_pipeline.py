@@ -53,9 +53,9 @@ class PeakScorer:
         noise = np.random.default_rng(seed).normal(0, 0.01, (samples, 5))
         return (middle + noise).astype(np.float32)
 
-    def certify(self, batch: WindowBatch, scored: Scored, row: int, seed: int) -> Any:
+    def certify(self, _: WindowBatch, scored: Scored, row: int, seed: int) -> Any:
         log10_k = float(scored.log10_k[row]) - 0.5
-        return Certificate(log10_k, 0.1, 50.0, torch.empty(0, 5), torch.empty(0))
+        return Certificate(log10_k, 0.1, 50.0 + seed % 7, torch.empty(0, 5), torch.empty(0))
 
 
 def point_lens(u: Any, _: Any) -> Any:

@@ -13,7 +13,7 @@ from VBMicrolensing import VBMicrolensing
 
 from model_zoo.simulate.curves import Curves, Simulator, matched_filter_snr, signal_of
 from model_zoo.simulate.pattern import Pattern, PatternConfig, draw_patterns
-from model_zoo.simulate.prior import PAPER_GATE, PAPER_PRIOR, Gate
+from model_zoo.simulate.prior import BLENDED_GATE, PAPER_GATE, PAPER_PRIOR, ROMAN_PRIOR, Gate
 
 DAYS = 20.0
 STREAM = PatternConfig(stream_share=1.0)
@@ -33,6 +33,11 @@ def events() -> Curves:
 @pytest.fixture(scope="module")
 def noise() -> Curves:
     return WHOLE.noise(300, seeded(2))
+
+
+def off_by(baseline_error: float) -> Simulator:
+    """All curves with the same error of the baseline."""
+    return replace(WHOLE, baseline_error=(baseline_error, baseline_error))
 
 
 def columns(x: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -55,6 +60,13 @@ def distance(a: np.ndarray, b: np.ndarray) -> float:
     grid = np.concatenate([a, b])
     steps = [np.searchsorted(np.sort(v), grid, side="right") / len(v) for v in (a, b)]
     return float(np.abs(steps[0] - steps[1]).max() * math.sqrt(len(a) * len(b) / (len(a) + len(b))))
+
+
+def some_hours_only(pattern: Pattern) -> float:
+    """Share of the rich patterns that never see some quarter of the day."""
+    hour = torch.where(pattern.valid, ((pattern.t % 1) * 24).floor(), torch.nan)
+    hours = torch.stack([(hour == h).any(1) for h in range(24)], 1).sum(1)
+    return (hours <= 18)[pattern.n > 200].double().mean().item()
 
 
 def longest_pause(pattern: Pattern) -> Tensor:
@@ -95,6 +107,26 @@ def test_parameters_fill_the_prior_where_the_gate_does_not_bite() -> None:
         assert distance(column, np.linspace(0, 1, 4000)) < 1.95
 
 
+def test_the_survey_prior_fills_its_box_with_f_s_in_its_logarithm() -> None:
+    simulator = Simulator(prior=ROMAN_PRIOR, gate=None)
+    theta = simulator.events(3000, seeded(22)).theta.double().numpy()
+    low, high = np.array(ROMAN_PRIOR.low), np.array(ROMAN_PRIOR.high)
+    for i in (theta, low, high):
+        i[..., 4] = np.log(i[..., 4])
+    unit = (theta - low) / (high - low)
+    assert ((unit >= -1e-6) & (unit <= 1 + 1e-6)).all()
+    for column in unit.T:
+        assert distance(column, np.linspace(0, 1, 3000)) < 1.95
+
+
+def test_every_event_of_the_blended_gate_is_bright_after_blending() -> None:
+    simulator = Simulator(prior=ROMAN_PRIOR, gate=BLENDED_GATE, pattern=STREAM, length=1920)
+    events = simulator.events(200, seeded(23))
+    for x, theta in zip(events.x, events.theta.double().numpy(), strict=True):
+        _, _, sigma = columns(x)
+        assert theta[4] * peak_excess(theta[1], 10 ** theta[3]) / sigma.mean() > 5 * 0.99
+
+
 def test_noise_has_no_parameters_and_no_signal(noise: Curves) -> None:
     assert torch.isnan(noise.theta).all()
     assert (noise.snr == 0).all()
@@ -104,7 +136,7 @@ def test_noise_has_no_parameters_and_no_signal(noise: Curves) -> None:
 def test_noise_is_as_large_as_stated_around_a_baseline_that_is_off_as_stated(
     baseline_error: float,
 ) -> None:
-    curves = replace(WHOLE, baseline_error=baseline_error).noise(500, seeded(3))
+    curves = off_by(baseline_error).noise(500, seeded(3))
     residuals, mean_pull = [], []
     for x in curves.x:
         _, flux, sigma = columns(x)
@@ -117,16 +149,40 @@ def test_noise_is_as_large_as_stated_around_a_baseline_that_is_off_as_stated(
     assert pull.std() == pytest.approx(1, abs=4 / math.sqrt(1000))
 
 
-def test_a_wrong_baseline_moves_events_and_errors_too() -> None:
-    plain, moved = (
-        replace(WHOLE, baseline_error=error).events(200, seeded(4)) for error in (0.0, 0.1)
-    )
+def test_a_wrong_baseline_multiplies_the_model_and_leaves_the_noise_as_stated() -> None:
+    plain, moved = (off_by(error).events(200, seeded(4)) for error in (1e-9, 0.1))
     assert torch.equal(plain.theta, moved.theta)
+    assert torch.equal(plain.x[..., 2], moved.x[..., 2])
     inside = plain.x[..., 2] > 0
-    scale = torch.where(inside, plain.x[..., 1] / moved.x[..., 1], torch.nan)
-    same = torch.where(inside, plain.x[..., 2] / moved.x[..., 2], torch.nan)
-    torch.testing.assert_close(scale, same, rtol=1e-4, atol=0, equal_nan=True)
-    assert scale.nanmean(1).std().item() == pytest.approx(0.1, rel=0.25)
+    # The same draws of noise: the difference is (g - 1) (1 + signal), and nothing else.
+    change = torch.where(inside, moved.x[..., 1] - plain.x[..., 1], torch.nan).double()
+    pattern = Pattern(
+        torch.where(inside, (plain.x[..., 0] + 1) / 2 * DAYS, torch.inf),
+        torch.ones_like(plain.x[..., 2]),
+        inside.sum(1),
+        torch.ones(200),
+    )
+    off = change / (1 + signal_of(plain.theta, pattern).double())
+    g = off.nanmean(1)
+    torch.testing.assert_close(
+        off, g[:, None].where(inside, torch.nan), equal_nan=True, rtol=5e-3, atol=1e-4
+    )
+    assert g.std().item() == pytest.approx(0.1, rel=0.25)
+
+
+def test_curves_tell_the_size_of_their_baselines_error_and_it_is_log_uniform() -> None:
+    curves = replace(WHOLE, baseline_error=(1e-4, 1e-2)).noise(1000, seeded(21))
+    size = curves.baseline_error.double().numpy()
+    assert distance(np.log10(size), np.linspace(-4, -2, 1000)) < 1.95
+    offset = [(flux - 1).mean() for flux in (columns(x)[1] for x in curves.x)]
+    error = [sigma[0] / math.sqrt(len(sigma)) for sigma in (columns(x)[2] for x in curves.x)]
+    pull = np.array(offset) / np.hypot(error, size)
+    assert pull.std() == pytest.approx(1, abs=4 / math.sqrt(2000))
+
+
+def test_exact_baselines_have_no_error(events: Curves, noise: Curves) -> None:
+    for curves in (events, noise):
+        assert torch.equal(curves.baseline_error, torch.zeros(300))
 
 
 @pytest.mark.parametrize("config", [PatternConfig(), STREAM])
@@ -178,6 +234,29 @@ def test_streams_end_before_their_window_does() -> None:
     low, high = (math.log(edge) for edge in STREAM.stream_sigma)
     assert low - 0.5 < level.min() < low + 0.3
     assert high - 0.3 < level.max() < high + 0.5
+
+
+def test_some_streams_began_late_and_some_see_nights_only_and_some_are_sparse() -> None:
+    pattern = draw_patterns(2000, STREAM, seeded(24))
+    first = pattern.t[:, 0]
+    assert (first > DAYS / 2).double().mean() > 0.05
+    assert (first < 1).double().mean() > 0.3
+    plain = draw_patterns(2000, PatternConfig(), seeded(24))
+    few = [(p.n < 300).double().mean().item() for p in (pattern, plain)]
+    assert few[0] > 3 * few[1]
+    # The rest of the day is empty where only nights were seen; the paper's patterns have no nights.
+    assert some_hours_only(pattern) > 0.1
+    assert some_hours_only(plain) == 0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+def test_so_many_patterns_are_streams(share: float) -> None:
+    pattern = draw_patterns(2000, PatternConfig(stream_share=share), seeded(25))
+    # The paper's errors never leave 0.001-0.02; those of streams do so half of the time.
+    outside = (pattern.level < 0.00099) | (pattern.level > 0.0201)
+    low, high = (math.log(edge) for edge in STREAM.stream_sigma)
+    expected = share * (1 - (math.log(0.02) - math.log(0.001)) / (high - low))
+    assert outside.double().mean().item() == pytest.approx(expected, abs=0.04)
 
 
 @pytest.mark.parametrize("config", [PatternConfig(), STREAM])
@@ -291,7 +370,8 @@ def test_each_criterion_of_the_gate_decides_alone(
 
 def test_a_gate_may_count_the_blend() -> None:
     assert passes(PAPER_GATE, epochs(5, 5), 0.15)
-    assert not passes(replace(PAPER_GATE, blended=True), epochs(5, 5), 0.15)
+    assert not passes(BLENDED_GATE, epochs(5, 5), 0.15)
+    assert passes(BLENDED_GATE, epochs(5, 5), 0.1)
 
 
 def test_the_gate_judges_many_candidates_of_many_patterns_as_one_by_one() -> None:

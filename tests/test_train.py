@@ -17,7 +17,8 @@ from broker_filter.evidence import lpop
 from broker_filter.network import Network
 from model_zoo import cli
 from model_zoo.config import TrainConfig, load_config
-from model_zoo.evaluate.suite import Sizes
+from model_zoo.evaluate import suite
+from model_zoo.evaluate.sets import Sizes
 from model_zoo.train import LN_K_CLIP, Trainer, choose_precision, lpop_loss, network_config
 
 CONFIGS = sorted((Path(zoo.__file__).parents[1] / "model_zoo" / "configs").glob("*.yaml"))
@@ -30,7 +31,7 @@ TINY: dict[str, Any] = {
     "encoder": {"name": "compact", "width": 16, "layers": 1, "heads": 2, "feed_forward": 32},
     "flow": {"transforms": 1, "hidden": [32], "bins": 4},
     "evidence": {"hidden": 16},
-    "simulator": {"baseline_error": 0.001, "stream_share": 0.4},
+    "simulator": {"baseline_error": [0.001, 0.001], "stream_share": 0.4},
     "training": {"batch": 32},
 }
 
@@ -204,7 +205,8 @@ def write(path: Path, content: object) -> Path:
         ({"training": {"btach": 32}}, r"training\.btach"),
         ({"training": {"batch": 1}}, r"training\.batch"),
         ({"simulator": {"gaet": "paper-1"}}, r"simulator\.gaet"),
-        ({"simulator": {"gate": "paper-9"}}, r"simulator: 'paper-9' is not one of \['paper-1'\]"),
+        ({"simulator": {"gate": "paper-9"}}, r"simulator: 'paper-9' is not one of \[.*'paper-1'\]"),
+        ({"simulator": {"baseline_error": [0.01, 0.001]}}, "0 < low <= high"),
         ({"model_id": "Tiny"}, "model_id"),
         ({"minutes": "long"}, "minutes"),
     ],
@@ -239,7 +241,8 @@ def test_every_configuration_in_the_zoo_makes_a_network(path: Path) -> None:
 def test_the_command_trains_and_files_an_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "QUICK", Sizes(events=60, noise=60, posterior_events=10, samples=20))
+    for module in (cli, suite):
+        monkeypatch.setattr(module, "QUICK", Sizes(60, 60, 250, 1, 10, 20, 30))
     config, entry = write(tmp_path / "tiny.yaml", TINY), tmp_path / "fspl-tiny-0.0.1"
     options = ["--quick", "--quiet", "--precision", "float32"]
     where = ["--run-folder", str(tmp_path / "run"), "--entry", str(entry)]
@@ -253,7 +256,9 @@ def test_the_command_trains_and_files_an_entry(
     assert filed.config["window"] == {"days": 20.0, "max_points": 256, "buckets": [128, 256]}
     assert filed.threshold >= 2
     assert cli.main(["train", str(config), *where, *options, "--resume"]) == 0
-    assert cli.main(["evaluate", str(entry), "--quick", "--quiet"]) == 0
+    parts = ["--parts", "calibration", "--update-card", "--out", str(tmp_path / "report")]
+    assert cli.main(["evaluate", str(entry), "--quick", "--quiet", *parts]) == 0
+    assert zoo.verify(entry).card.evaluation["n_tail"] == 250
 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -239,7 +239,7 @@ def test_an_interrupt_leaves_the_former_entry_and_nothing_else(
 
 
 def test_an_unknown_name_lists_those_that_exist() -> None:
-    with pytest.raises(ModelError, match="no model 'none'; there are: fspl-roman"):
+    with pytest.raises(ModelError, match="no model 'none'; there are: fspl-paper.*, fspl-roman"):
         zoo.find("none")
 
 

@@ -64,9 +64,10 @@ def measure_certified(
     -------
     dict
         ``tpr_certified_6_6`` and ``n_events``; ``budgets``, the table of `budget_table`;
-        ``error_dex`` and ``effective_samples``, quartiles over events; ``noise`` and
-        ``streams``, how many windows were drawn and certified, the highest certified log10 K, and
-        the mean of K with windows under the trigger as zero; ``wide_prior`` says that the gate is not part of the certified prior.
+        ``error_dex`` and ``effective_samples``, quartiles over events; ``noise`` and ``streams``,
+        how many windows were drawn and certified, the highest certified log10 K, and the mean of K
+        with windows under the trigger as zero; ``wide_prior`` says that the gate is not part of
+        the certified prior.
     """
     certifier = Certifier(
         FlowSampler(network.estimator),

@@ -1,183 +1,279 @@
-"""The figures of an entry's card: detection, calibration of K on noise, and posteriors.
-
-Sizes and seeds are frozen here; training draws from other seeds.
-"""
+"""Runs the parts of the evaluation on one entry, and takes the figures of its card from them."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
-from tqdm import tqdm
+from pydantic import ValidationError
 
-from broker_filter.evidence import LN_10
-from broker_filter.flow_sampler import FlowSampler
+from broker_filter import zoo
+from broker_filter.errors import ConfigError
 from broker_filter.network import Network
-from broker_filter.network_input import PADDING
-from broker_filter.posterior import PARAMETERS
-from model_zoo.simulate.curves import Curves, Simulator
+from model_zoo.config import TrainConfig
+from model_zoo.evaluate.calibration import measure_calibration
+from model_zoo.evaluate.calibration_figures import draw_calibration, draw_exact, draw_streams
+from model_zoo.evaluate.certified import measure_certified
+from model_zoo.evaluate.detection import measure_detection
+from model_zoo.evaluate.exact import measure_exact
+from model_zoo.evaluate.figures import draw_detection
+from model_zoo.evaluate.posterior_figures import plot_posteriors, plot_toy
+from model_zoo.evaluate.posteriors import measure_posteriors
+from model_zoo.evaluate.report import about, write_report
+from model_zoo.evaluate.sets import FULL, QUICK, Sizes
+from model_zoo.evaluate.sharing import FULL_SHARING, QUICK_SHARING, measure_sharing
+from model_zoo.evaluate.speed import FULL_SPEED, QUICK_SPEED, measure_speed
+from model_zoo.evaluate.streams import measure_streams
+from model_zoo.evaluate.toy import FULL_TOY, QUICK_TOY, measure_toy
+from model_zoo.simulate.curves import Simulator
 
-__all__ = ["FULL", "QUICK", "Sizes", "detection", "evaluate", "noise_tail", "posterior_figures"]
+__all__ = [
+    "CORE_PARTS",
+    "PARTS",
+    "Subject",
+    "card_figures",
+    "config_of",
+    "evaluate",
+    "measure",
+    "simulator_of",
+]
 
-EVENT_SEED, NOISE_SEED, POSTERIOR_SEED = 9_001, 9_002, 9_003
-BATCH = 250
+PAPER_LIKE = "paper-1"
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """How many curves and samples a run of the suite takes."""
+class Subject:
+    """What is measured: a network, its config.json, the simulator of its test sets, and sizes."""
 
-    events: int
-    noise: int
-    posterior_events: int
-    samples: int
+    network: Network
+    config: Mapping[str, Any]
+    simulator: Simulator
+    sizes: Sizes
+    quiet: bool = False
+
+    @property
+    def full(self) -> bool:
+        """Whether sizes are those of a card, not of a quick look."""
+        return self.sizes.events >= FULL.events
 
 
-FULL = Sizes(events=5_000, noise=100_000, posterior_events=2_000, samples=500)
-QUICK = Sizes(events=500, noise=2_000, posterior_events=50, samples=200)
+def _usual(part: Callable[..., dict[str, Any]]) -> Callable[[Subject], dict[str, Any]]:
+    return lambda on: part(on.network, on.simulator, on.sizes, quiet=on.quiet)
 
 
-@dataclass(frozen=True, slots=True)
-class _Scored:
-    log10_k: NDArray[np.float64]
-    theta: NDArray[np.float64]
-    snr: NDArray[np.float64]
-    summary: Tensor
+def _certified(on: Subject) -> dict[str, Any]:
+    return measure_certified(on.network, on.config, on.simulator, on.sizes, quiet=on.quiet)
+
+
+def _speed(on: Subject) -> dict[str, Any]:
+    sizes = FULL_SPEED if on.full else QUICK_SPEED
+    return measure_speed(on.network, on.simulator, on.config["encoder"], sizes, quiet=on.quiet)
+
+
+def _sharing(on: Subject) -> dict[str, Any]:
+    sizes = FULL_SHARING if on.full else QUICK_SHARING
+    return measure_sharing(on.network, on.simulator, on.config["encoder"], sizes, quiet=on.quiet)
+
+
+def _toy(on: Subject) -> dict[str, Any]:
+    return measure_toy(FULL_TOY if on.full else QUICK_TOY, quiet=on.quiet)
+
+
+PARTS: dict[str, Callable[[Subject], dict[str, Any]]] = {
+    "detection": _usual(measure_detection),
+    "calibration": _usual(measure_calibration),
+    "posteriors": _usual(measure_posteriors),
+    "certified": _certified,
+    "exact": _usual(measure_exact),
+    "streams": _usual(measure_streams),
+    "speed": _speed,
+    "sharing": _sharing,
+    "toy": _toy,
+}
+"""Each part of the evaluation by name; the last two train networks of their own."""
+
+CORE_PARTS = ("detection", "calibration", "posteriors")
+"""What no card does without."""
+
+QUICK_PARTS = tuple(name for name in PARTS if name not in ("sharing", "toy"))
+
+PICTURES: dict[str, Callable[..., Any]] = {
+    "detection": draw_detection,
+    "calibration": draw_calibration,
+    "exact": draw_exact,
+    "streams": draw_streams,
+    "posteriors": plot_posteriors,
+    "toy": plot_toy,
+}
+
+
+def config_of(entry: zoo.Entry) -> TrainConfig:
+    """The training configuration that an entry's card holds.
+
+    Raises
+    ------
+    ConfigError
+        If the card holds none, or one of another version.
+    """
+    try:
+        return TrainConfig.model_validate(entry.card.training["config"])
+    except (KeyError, ValidationError) as error:
+        problem = " ".join(str(error).split())
+        raise ConfigError(
+            f"{entry.path / 'card.json'}: training.config is not one that this version reads, so "
+            f"its simulator is unknown: {problem}"
+        ) from error
+
+
+def simulator_of(config: TrainConfig) -> Simulator:
+    """The simulator of an entry's test sets: the paper's patterns for its prior, else its own."""
+    paper_like = config.simulator.prior == PAPER_LIKE
+    return config.make_simulator(stream_share=0.0 if paper_like else None)
+
+
+def measure(subject: Subject, parts: Sequence[str]) -> dict[str, Any]:
+    """Results of the named parts, each with the seconds that it took."""
+    results: dict[str, Any] = {}
+    for name in parts:
+        began = time.perf_counter()
+        results[name] = PARTS[name](subject)
+        results[name]["seconds"] = round(time.perf_counter() - began, 1)
+    return results
 
 
 def evaluate(
-    network: Network, simulator: Simulator, sizes: Sizes, *, quiet: bool = False
+    entry: zoo.Entry,
+    folder: Path,
+    *,
+    parts: Sequence[str] | None = None,
+    quick: bool = False,
+    quiet: bool = False,
 ) -> dict[str, Any]:
-    """All figures of one network on seeded curves of one simulator, as a flat dictionary."""
-    network.eval()
-    events = _score(network, simulator.events, sizes.events, EVENT_SEED, "events", quiet)
-    noise = _score(network, simulator.noise, sizes.noise, NOISE_SEED, "noise", quiet)
-    figures = detection(events.log10_k, noise.log10_k, events.theta)
-    figures |= noise_tail(noise.log10_k)
-    n = sizes.posterior_events
-    theta = _sample(network, events.summary[:n], sizes.samples, quiet)
-    figures |= posterior_figures(theta, events.theta[:n])
-    return figures
-
-
-def detection(
-    events: NDArray[np.float64], noise: NDArray[np.float64], theta: NDArray[np.float64]
-) -> dict[str, Any]:
-    """Share of events found when no noise curve may be.
+    """Measure an entry; writes results.json, pictures and report.md into a folder.
 
     Parameters
     ----------
-    events, noise : ndarray, shape (n,), float64
-        log10 K. Of the noise the first 5,000 and 20,000 are also taken by themselves.
-    theta : ndarray, shape (n, 5)
-        True parameters of the events.
+    entry : Entry
+    folder : Path
+        Made if need be. Results of other parts that it holds of the same entry are kept.
+    parts : sequence of str, optional
+        Names in `PARTS`; all of them if left out (without those that train, if ``quick``).
+    quick : bool
+        Small sets, for a look.
+
+    Returns
+    -------
+    dict
+        All that results.json holds.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown part, a card without a training configuration, or a results.json of other
+        weights or of other sizes.
     """
-    large = 10 ** theta[:, 3] >= 5
-    figures: dict[str, Any] = {"n_events": len(events), "n_noise": len(noise)}
-    sizes = [size for size in (5_000, 20_000, 100_000) if size < len(noise)] + [len(noise)]
-    figures["tpr_zero_fp"] = {
-        str(size): {
-            "tpr": float((events > noise[:size].max()).mean()),
-            "tpr_rho_ge_5": float((events[large] > noise[:size].max()).mean()),
-            "log10_k": float(noise[:size].max()),
+    chosen = parts or (QUICK_PARTS if quick else tuple(PARTS))
+    if unknown := set(chosen) - set(PARTS):
+        raise ConfigError(f"--parts: {sorted(unknown)} are not among {', '.join(PARTS)}")
+    sizes = QUICK if quick else FULL
+    results = about(entry.model_id, sizes) | {"sha256": entry.sha256}
+    results = _earlier(folder / "results.json", results) | results
+    simulator = simulator_of(config_of(entry))
+    subject = Subject(zoo.load(entry), entry.config, simulator, sizes, quiet)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in chosen:
+        # Written after each part: an interrupt keeps what was measured.
+        results |= measure(subject, [name])
+        write_results(folder, results, [name])
+    return results
+
+
+def write_results(folder: Path, results: Mapping[str, Any], drawn: Sequence[str]) -> None:
+    """Write results.json, the pictures of some parts, and the report of all."""
+    partial = folder / "results.json.partial"
+    partial.write_text(json.dumps(results, indent=1) + "\n")
+    partial.replace(folder / "results.json")
+    for name in drawn:
+        if name in PICTURES:
+            PICTURES[name](results[name], folder)
+    write_report(results, folder)
+
+
+def _earlier(path: Path, now: Mapping[str, Any]) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        before: dict[str, Any] = json.loads(path.read_text())
+        same = all(before[key] == now[key] for key in ("model_id", "sha256", "sizes"))
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error!r}); choose another --out") from error
+    if not same:
+        raise ConfigError(f"{path}: of other weights or other sizes; choose another --out")
+    return before
+
+
+def card_figures(results: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``evaluation`` section of a card; parts that were not run stay out."""
+    figures: dict[str, Any] = {}
+    if "detection" in results:
+        figures |= _detection_figures(results["detection"])
+    if "calibration" in results:
+        part = results["calibration"]
+        rows = [{key: row[key] for key in ("k", "observed", "bound")} for row in part["k_tail"]]
+        figures |= {
+            "n_tail": part["n_tail"],
+            "k_tail": rows,
+            "mean_k_noise": part["mean_k_noise"],
+            "highest_log10_k": part["highest_log10_k"][0],
         }
-        for size in sizes
-    }
-    figures["at_log10_k_0.8"] = {
-        "tpr": float((events > 0.8).mean()),
-        "fp_noise": int((noise > 0.8).sum()),
-    }
+    if "posteriors" in results:
+        part = results["posteriors"]
+        names = ("n_posterior", "bias", "rmse", "median_abs_error", "r", "coverage68", "coverage95")
+        figures |= {name: part[name] for name in (*names, "tarp_max_deviation")}
+    if "certified" in results:
+        figures |= {
+            "tpr_certified_6_6": results["certified"]["tpr_certified_6_6"],
+            "n_certified": results["certified"]["n_events"],
+        }
+    if "speed" in results:
+        figures["npe_10k_ms"] = round(results["speed"]["npe"]["event_ms"])
     return figures
 
 
-def noise_tail(noise: NDArray[np.float64]) -> dict[str, Any]:
-    """P(K >= k | no event) beside its bound 1/k, and mean K, which must not exceed one."""
-    tail = [
-        {"k": 10**power, "observed": float((noise >= power).mean()), "bound": 10.0**-power}
-        for power in range(5)
-    ]
-    return {"k_tail": tail, "mean_k_noise": float((10.0 ** np.minimum(noise, 300)).mean())}
-
-
-def posterior_figures(samples: NDArray[np.float64], theta: NDArray[np.float64]) -> dict[str, Any]:
-    """Bias, RMSE and correlation of posterior medians, and coverage of central intervals.
-
-    Parameters
-    ----------
-    samples : ndarray, shape (n, S, 5)
-    theta : ndarray, shape (n, 5)
-        The truth.
-    """
-    low95, low68, median, high68, high95 = np.quantile(samples, [0.025, 0.16, 0.5, 0.84, 0.975], 1)
-    error = median - theta
-
-    def named(values: NDArray[np.float64]) -> dict[str, float]:
-        return {name: round(float(v), 4) for name, v in zip(PARAMETERS, values, strict=True)}
-
-    r = np.array([np.corrcoef(median[:, i], theta[:, i])[0, 1] for i in range(theta.shape[1])])
-    return {
-        "n_posterior": len(theta),
-        "bias": named(error.mean(0)),
-        "rmse": named(np.sqrt((error**2).mean(0))),
-        "median_abs_error": named(np.median(np.abs(error), 0)),
-        "r": named(r),
-        "coverage68": named(((theta > low68) & (theta < high68)).mean(0)),
-        "coverage95": named(((theta > low95) & (theta < high95)).mean(0)),
+def _detection_figures(part: Mapping[str, Any]) -> dict[str, Any]:
+    own = part["sets"]["own"]
+    found = own["detectors"]["network_zero_fp"]
+    figures = {
+        "n_events": own["n"],
+        "n_noise": part["n_noise"],
+        "tpr_zero_fp": found["all"]["share"],
+        "fp_noise": part["false_alarms"]["network_zero_fp"]["false_alarms"],
+        "tpr_rho_ge_5": found["rho_ge_5"]["share"],
+        "tpr_at_0_8": own["detectors"]["network_0.8"]["all"]["share"],
     }
+    if "rising" in part:
+        efficiency = own["efficiency"]
+        figures |= {
+            "efficiency_by_snr": _bins(efficiency["snr"], "snr"),
+            "efficiency_by_tE": _bins(efficiency["log10_tE"], "log10_tE"),
+            "rising": part["rising"],
+        }
+    return figures
 
 
-def seconds_for_samples(network: Network, n: int = 10_000) -> float:
-    """Wall time of ``n`` posterior samples of one window, best of three."""
-    s, sample = network.encoder(torch.full((1, 128, 3), PADDING)), FlowSampler(network.estimator)
-    times = []
-    for _ in range(3):
-        began = time.perf_counter()
-        sample(s, n, [0])
-        times.append(time.perf_counter() - began)
-    return min(times)
-
-
-@torch.inference_mode()
-def _score(
-    network: Network,
-    draw: Callable[[int, torch.Generator], Curves],
-    n: int,
-    seed: int,
-    name: str,
-    quiet: bool,
-) -> _Scored:
-    generator = torch.Generator().manual_seed(seed)
-    parts: list[tuple[Tensor, ...]] = []
-    for size in _sizes(n, name, quiet):
-        curves = draw(size, generator)
-        ln_k, s = network(curves.x, curves.baseline_error)
-        parts.append((ln_k / LN_10, curves.theta, curves.snr, s if name == "events" else s[:0]))
-    log10_k, theta, snr, summary = (torch.cat(column) for column in zip(*parts, strict=True))
-    return _Scored(log10_k.double().numpy(), theta.double().numpy(), snr.double().numpy(), summary)
-
-
-@torch.inference_mode()
-def _sample(network: Network, summary: Tensor, samples: int, quiet: bool) -> NDArray[np.float64]:
-    sample = FlowSampler(network.estimator)
-    parts = []
-    first = 0
-    for size in _sizes(len(summary), "posteriors", quiet, batch=50):
-        seeds = [POSTERIOR_SEED + i for i in range(first, first + size)]
-        s = summary[first : first + size]
-        parts.append(sample(s, samples, seeds)[0].double().numpy())
-        first += size
-    return np.concatenate(parts)
-
-
-def _sizes(n: int, name: str, quiet: bool, batch: int = BATCH) -> Iterator[int]:
-    with tqdm(total=n, desc=name, unit="curve", disable=quiet or None) as bar:
-        for first in range(0, n, batch):
-            size = min(batch, n - first)
-            yield size
-            bar.update(size)
+def _bins(efficiency: Mapping[str, Any], quantity: str) -> list[dict[str, Any]]:
+    """What the network finds at the threshold without false alarms, one row a bin with events."""
+    found = efficiency["network_zero_fp"]
+    return [
+        {f"{quantity}_low": low, f"{quantity}_high": high, "n": n}
+        | {key: found[key][i] for key in ("share", "low68", "high68")}
+        for i, ((low, high), n) in enumerate(
+            zip(pairwise(efficiency["edges"]), efficiency["n"], strict=True)
+        )
+        if n
+    ]

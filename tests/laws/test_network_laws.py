@@ -89,6 +89,44 @@ def test_training_mode_gives_what_evaluation_gives(network: Network) -> None:
         assert torch.equal(network.train()(x)[0], network.eval()(x)[0])
 
 
+def test_an_untrained_network_does_not_know_of_baselines(network: Network) -> None:
+    x = windows(3, 100, 128)
+    with torch.no_grad():
+        assert torch.equal(network(x, torch.tensor([0.0, 1e-3, 0.1]))[0], network(x)[0])
+
+
+def trained(network: Network) -> Network:
+    """After one step against the gradient of the summary."""
+    x, error = windows(4, 100, 128, seed=1), torch.tensor([0.0, 1e-4, 1e-3, 1e-2])
+    optimizer = torch.optim.Adam(network.parameters(), 0.01)
+    (network.encoder(x, error) * error[:, None]).sum().backward()
+    optimizer.step()
+    return network
+
+
+def test_training_makes_the_baselines_error_count(network: Network) -> None:
+    x, network = windows(1, 100, 128).expand(3, -1, -1), trained(network)
+    with torch.no_grad():
+        s = network.encoder(x, torch.tensor([0.0, 1e-3, 1e-2]))
+    assert not close(s[0], s[1])
+    assert not close(s[1], s[2])
+
+
+def test_a_baselines_error_left_out_is_that_of_an_exact_one(network: Network) -> None:
+    x, network = windows(3, 100, 128), trained(network)
+    with torch.no_grad():
+        assert torch.equal(network.encoder(x), network.encoder(x, torch.zeros(3)))
+
+
+def test_each_window_has_its_own_baseline(network: Network) -> None:
+    x, error = windows(4, 90, 128), torch.tensor([0.0, 1e-4, 1e-3, 1e-2])
+    network = trained(network)
+    with torch.no_grad():
+        together = network.encoder(x, error)
+        alone = [network.encoder(x[i : i + 1], error[i : i + 1]) for i in range(4)]
+    assert close(together, torch.cat(alone))
+
+
 def test_every_epoch_counts(network: Network) -> None:
     x = windows(1, 100, 128)
     with torch.no_grad():
