@@ -32,8 +32,8 @@ TOOLS := $(addprefix build/bin/,helm promtool prometheus compose-check)
 deploy-check: $(VENV)/.test $(TOOLS)  ## check all of deploy/ with the tools that will read it
 	DEPLOY_CHECK=1 $(BIN)/python -m pytest tests/test_deploy.py tests/integration/test_prometheus.py
 
-train: $(VENV)/.test  ## train the first entry anew (an hour)
-	$(BIN)/model-zoo train model_zoo/configs/fspl-roman-0.1.0.yaml
+train: $(VENV)/.test  ## train the paper entry anew (an hour or more)
+	$(BIN)/model-zoo train model_zoo/configs/fspl-paper-1.0.0.yaml
 
 wheel: $(VENV)/.test  ## build the wheel into dist/
 	$(UV) build --quiet --wheel --build-constraints constraints.txt

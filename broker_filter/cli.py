@@ -117,7 +117,7 @@ def _add_zoo(commands: Commands[argparse.ArgumentParser]) -> None:
         ("show", _zoo_show, "print the card of a model as JSON"),
         ("verify", _zoo_verify, "check sums and self-test of a model"),
     ):
-        action = _add(actions, name, run, summary, f"zoo {name} fspl-roman-0.1.0")
+        action = _add(actions, name, run, summary, f"zoo {name} fspl-roman-1.0.0")
         action.add_argument("model", help="name of a model, or folder of one")
 
 

@@ -180,12 +180,20 @@ def write_entry(
     windows : Tensor, shape (n, L, 3), float32
     baseline_error : Tensor, shape (n,), float32
         Input of the self-test.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be written, as on a full disk; a former entry stays as it was.
     """
     network = network.cpu().float().eval()
     with torch.no_grad():
         ln_k, _ = network(windows, baseline_error)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    except OSError as error:
+        raise ModelError(f"{path}: not written: {error}") from error
     try:
         weights = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
         # One key only: the order of several would change the sum from one writing to the next.
@@ -199,6 +207,8 @@ def write_entry(
         (staging / SUMS).write_text(sums)
         staging.chmod(0o755)
         _put_in_place(staging, path)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{path}: not written, and nothing was changed: {error}") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,7 +16,7 @@ from broker_filter.errors import BrokerFilterError
 from model_zoo.config import load_config
 from model_zoo.entry import file_entry, refile
 from model_zoo.evaluate.sets import FULL, QUICK
-from model_zoo.evaluate.suite import PARTS, evaluate
+from model_zoo.evaluate.suite import PARTS, card_figures, evaluate
 from model_zoo.train import Trainer
 
 __all__ = ["main"]
@@ -28,11 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         return int(args.run(args))
-    except BrokerFilterError as error:
+    except (BrokerFilterError, OSError) as error:
         print(f"model-zoo: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("model-zoo: interrupted; go on with --resume", file=sys.stderr)
+        print(f"model-zoo: interrupted; {args.go_on}", file=sys.stderr)
         return 130
 
 
@@ -49,7 +50,7 @@ def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "train",
         help="train an entry, simulating as it goes",
         description="Train an entry and file it with a card of figures measured on it.",
-        epilog="example: model-zoo train model_zoo/configs/fspl-roman-0.1.0.yaml --minutes 60",
+        epilog="example: model-zoo train model_zoo/configs/fspl-paper-1.0.0.yaml --minutes 60",
     )
     train.add_argument("config", type=Path, help="training configuration (YAML)")
     train.add_argument("--minutes", type=float, help="training time, instead of the config's")
@@ -61,7 +62,7 @@ def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     train.add_argument("--resume", action="store_true", help="go on from the checkpoint")
     train.add_argument("--quick", action="store_true", help="small test set for the card")
     train.add_argument("--quiet", action="store_true", help="no progress bars")
-    train.set_defaults(run=_train)
+    train.set_defaults(run=_train, go_on="go on with --resume")
 
 
 def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -77,11 +78,13 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         "--parts", type=lambda text: text.split(","), help=f"some of {', '.join(PARTS)}"
     )
     evaluation.add_argument("--quick", action="store_true", help="small sets, under two minutes")
+    evaluation.add_argument("--tail", type=int, help="noise windows for the tail of K")
     evaluation.add_argument(
         "--update-card", action="store_true", help="put the figures into the entry's card"
     )
     evaluation.add_argument("--quiet", action="store_true", help="no progress bars")
-    evaluation.set_defaults(run=_evaluate)
+    go_on = "parts that are done stay in --out, name the others with --parts"
+    evaluation.set_defaults(run=_evaluate, go_on=go_on)
 
 
 def _train(args: argparse.Namespace) -> int:
@@ -103,19 +106,35 @@ def _train(args: argparse.Namespace) -> int:
 def _evaluate(args: argparse.Namespace) -> int:
     path = Path(args.model)
     entry = zoo.verify(path if path.is_dir() else zoo.find(args.model))
-    results = evaluate(entry, args.out, parts=args.parts, quick=args.quick, quiet=args.quiet)
+    results = evaluate(
+        entry, args.out, parts=args.parts, quick=args.quick, tail=args.tail, quiet=args.quiet
+    )
     if args.update_card:
         refile(entry, results)
-    for row in results.get("certified", {}).get("budgets", []):
-        found = (
-            f"{row['efficiency_network']:.2%} network, {row['efficiency_certified']:.2%} certified"
-        )
-        budget = (
-            f"{row['false_alarms_per_night']:g} false alarms a night, {row['stars']:,.0f} stars"
-        )
-        print(f"{budget}: log10 K >= {row['threshold']:.2f} finds {found}")
+    print(_table(results))
     print(f"report: {args.out / 'report.md'}")
     return 0
+
+
+def _table(results: Mapping[str, Any]) -> str:
+    """The figures of the card that fit on a line; then budget, threshold and efficiency."""
+    lines = [f"{name:20} {text}" for name, text in _lines(card_figures(results))]
+    if budgets := results.get("certified", {}).get("budgets"):
+        lines += ["", "alarms a night       stars  log10 K >=   network  certified"]
+        lines += [
+            f"{row['false_alarms_per_night']:14g}{row['stars']:12,.0f}{row['threshold']:12.2f}"
+            f"{row['efficiency_network']:10.2%}{row['efficiency_certified']:11.2%}"
+            for row in budgets
+        ]
+    return "\n".join(lines)
+
+
+def _lines(figures: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in figures.items():
+        if isinstance(value, int | float):
+            yield name, f"{value:,.6g}"
+        elif isinstance(value, Mapping) and all(isinstance(v, float) for v in value.values()):
+            yield name, ", ".join(f"{key} {v:.3f}" for key, v in value.items())
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -238,8 +240,48 @@ def test_an_interrupt_leaves_the_former_entry_and_nothing_else(
     assert list(entry.parent.iterdir()) == [entry]
 
 
+def full_disk(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def full_disk_for_tensors(*_: object, **__: object) -> None:
+    raise SafetensorError("Error while serializing: I/O error: No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [
+        ("broker_filter.zoo.save_file", full_disk_for_tensors),
+        ("pathlib.Path.write_text", full_disk),
+        ("tempfile.mkdtemp", full_disk),
+    ],
+)
+def test_a_full_disk_is_one_clear_error_and_leaves_the_former_entry(
+    entry: Path, monkeypatch: pytest.MonkeyPatch, where: str, what: Callable[..., object]
+) -> None:
+    before = content(entry)
+    with monkeypatch.context() as patched:
+        patched.setattr(where, what)
+        with pytest.raises(ModelError, match=rf"{entry}: not written.*No space left on device"):
+            zoo.write_entry(
+                entry, make_network(2), CONFIG, make_card(), make_windows(), torch.zeros(3)
+            )
+    assert content(entry) == before
+    assert list(entry.parent.iterdir()) == [entry]
+
+
+def test_a_truncated_weight_file_is_named(entry: Path) -> None:
+    weights = (entry / "model.safetensors").read_bytes()
+    (entry / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    with pytest.raises(ModelError, match=r"model\.safetensors: altered or damaged"):
+        zoo.verify(entry)
+    seal(entry)
+    with pytest.raises(ModelError, match=r"model\.safetensors: "):
+        zoo.load(zoo.verify(entry))
+
+
 def test_an_unknown_name_lists_those_that_exist() -> None:
-    with pytest.raises(ModelError, match="no model 'none'; there are: fspl-paper.*, fspl-roman"):
+    with pytest.raises(ModelError, match=r"no model 'none'; there are: fspl-paper.*, fspl-roman"):
         zoo.find("none")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -152,6 +152,7 @@ def evaluate(
     *,
     parts: Sequence[str] | None = None,
     quick: bool = False,
+    tail: int | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Measure an entry; writes results.json, pictures and report.md into a folder.
@@ -165,6 +166,8 @@ def evaluate(
         Names in `PARTS`; all of them if left out (without those that train, if ``quick``).
     quick : bool
         Small sets, for a look.
+    tail : int, optional
+        Noise windows for the tail of K, instead of the million of the full sets.
 
     Returns
     -------
@@ -181,6 +184,7 @@ def evaluate(
     if unknown := set(chosen) - set(PARTS):
         raise ConfigError(f"--parts: {sorted(unknown)} are not among {', '.join(PARTS)}")
     sizes = QUICK if quick else FULL
+    sizes = sizes if tail is None else replace(sizes, tail=tail)
     results = about(entry.model_id, sizes) | {"sha256": entry.sha256}
     results = _earlier(folder / "results.json", results) | results
     simulator = simulator_of(config_of(entry))
