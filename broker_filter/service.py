@@ -59,6 +59,8 @@ REPORT_S = 2.0
 STOP_S = 20.0
 SAVE_S = 5.0
 """Share of `STOP_S` that is kept for the last snapshots."""
+CLOSE_S = 5.0
+"""For the piece of work that runs when the service fails."""
 REVOKE_SHARE = 0.2
 """Share of ``kafka.max_poll_interval_ms`` that settling partitions that go may take."""
 
@@ -409,7 +411,7 @@ class Service:
             _log.warning("snapshots not written in time", extra={"event": "snapshot_late"})
 
     def _close(self) -> None:
-        self._worker.close(0.0 if self._failed else POLL_S)
+        self._worker.close(CLOSE_S)
         self._restorer.close()
         self._source.close()
         if self._snapshots is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -77,7 +78,13 @@ class Worker:
                 job.done(result)
 
     def close(self, timeout_s: float) -> None:
-        """End after the jobs queued so far, within ``timeout_s``."""
+        """End after the job that runs now, within ``timeout_s``; those that wait are dropped.
+
+        A thread that still runs native code when the interpreter ends may abort the process.
+        """
+        with suppress(queue.Empty):
+            while True:
+                self._todo.get_nowait()
         self._todo.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout_s)

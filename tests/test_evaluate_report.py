@@ -134,6 +134,57 @@ def test_tail_of_noise_stands_beside_its_bound(tmp_path: Path) -> None:
     assert "0.87" in text
 
 
+def off(bias: float) -> dict[str, Any]:
+    return {"n": 40, "bias": bias, "bias_error": 0.01, "scatter": 0.2, "median": 0.0}
+
+
+def test_exact_evidence_has_a_row_a_range_of_k(tmp_path: Path) -> None:
+    names = ("small_k", "large_k", "negative_k", "events", "noise")
+    part: dict[str, Any] = {name: off(i / 100) for i, name in enumerate(names)}
+    part |= {"by_snr": [{"snr_low": 5.0, "snr_high": 6.0, **off(0.07)}], "holds": True}
+    part["curves"] = {"network": [0.1] * 80}
+    text = write_report({"exact": part}, tmp_path).read_text()
+    check_tables(text.split("\n"))
+    assert "| \\|log10 K\\| < 3 | 40 | 0 | 0.01 | 0.2 | 0 |" in text
+    assert "| log10 K <= -3 | 40 | 0.02 |" in text
+    assert "| 5 | 6 | 40 | 0.07 |" in text
+    assert "80 values" not in text
+
+
+def test_streams_stand_beside_their_bound(tmp_path: Path) -> None:
+    bound = {"k": 10.0, "observed": 0.2, "low": 0.15, "high": 0.25, "bound": 0.1, "holds": False}
+    part = {
+        "n_streams": 500,
+        "sup_tail": [bound | {"count": 100}],
+        "false_alarms": [bound | {"observed": 0.04, "bound": 0.02}],
+        "over_time": {"day": [15.0]},
+        "paths": [{"day": [15.0], "log10_k": [1.0]}],
+    }
+    text = write_report({"streams": part}, tmp_path).read_text()
+    check_tables(text.split("\n"))
+    assert "| 10 | 100 | 0.2 | 0.15 | 0.25 | 0.1 | no |" in text
+    assert "| 10 | 0.04 | 0.15 | 0.25 | 0.02 | no |" in text
+    assert "| n_streams | 500 |" in text
+
+
+def test_certified_k_shows_budgets_and_refined_posteriors(tmp_path: Path) -> None:
+    row = {"stars": 2e8, "false_alarms_per_night": 10.0, "threshold": 6.602}
+    row |= {"efficiency_network": 0.998, "efficiency_certified": 0.9971}
+    measures = ("bias", "rmse", "r", "coverage68", "coverage95")
+    part = {
+        "tpr_certified_6_6": 0.9981,
+        "budgets": [row],
+        "noise": {"n": 1000, "mean_k": 0.4},
+        "refined": {key: dict.fromkeys(NAMES, 0.123) for key in measures},
+    }
+    text = write_report({"certified": part}, tmp_path).read_text()
+    check_tables(text.split("\n"))
+    assert "| 200,000,000 | 10 | 6.602 | 99.80 % | 99.71 % |" in text
+    assert text.index("## Certified K") < text.index("### Refined posteriors")
+    assert "| log10_tE | 0.123 | -0.018 | 0.123 | 0.064 |" in text
+    assert "| mean_k | 0.4 |" in text
+
+
 def test_pictures_are_linked_in_the_section_of_their_part(tmp_path: Path) -> None:
     for name in ("detection_roc.png", "posterior_tarp.png", "stray.png"):
         (tmp_path / name).write_bytes(b"")
@@ -152,6 +203,18 @@ def test_pictures_are_linked_in_the_section_of_their_part(tmp_path: Path) -> Non
         )
     ]
     assert places == sorted(places)
+
+
+def test_a_picture_belongs_to_the_part_that_its_name_says_most_of(tmp_path: Path) -> None:
+    for name in ("calibration_tail.png", "calibration_exact.png"):
+        (tmp_path / name).write_bytes(b"")
+    text = write_report({"calibration": {"n": 1}, "exact": {"n": 1}}, tmp_path).read_text()
+    places = [
+        text.index(part)
+        for part in ("(calibration_tail.png)", "## K against exact", "(calibration_exact.png)")
+    ]
+    assert places == sorted(places)
+    assert "More pictures" not in text
 
 
 def test_an_unknown_part_comes_after_those_known(tmp_path: Path) -> None:

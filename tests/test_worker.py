@@ -61,3 +61,21 @@ def test_an_error_is_raised_where_it_is_served_and_ends_the_work() -> None:
         worker.serve(10)
     worker.close(10)
     assert after == []
+
+
+def test_closing_waits_for_the_job_that_runs_and_drops_those_that_wait() -> None:
+    worker, begun, gate = Worker(2), threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def first() -> None:
+        begun.set()
+        gate.wait(10)
+        done.append("first")
+
+    worker.submit(first)
+    worker.submit(lambda: done.append("second"))
+    worker.start()
+    assert begun.wait(10)
+    threading.Timer(0.1, gate.set).start()
+    worker.close(10)
+    assert done == ["first"]

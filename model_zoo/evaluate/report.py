@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from broker_filter.posterior import PARAMETERS
+from model_zoo.evaluate.evidence_tables import certified_tables, exact_tables, stream_tables
 from model_zoo.evaluate.markdown import cell, render, table
 from model_zoo.evaluate.sets import SEEDS, Sizes
 
@@ -36,7 +37,11 @@ TITLES = {
     "toy": "Toy problem",
     "speed": "Speed",
 }
-PICTURES = {"posteriors": "posterior"}
+PICTURES = {
+    "posteriors": "posterior",
+    "exact": "calibration_exact",
+    "streams": "calibration_streams",
+}
 """How the names of a part's pictures begin, where that is not the part's own name."""
 
 PAPER: dict[str, Any] = {
@@ -121,23 +126,29 @@ def write_report(results: Mapping[str, Any], folder: Path) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     lines = [f"# Evaluation of {cell(str(results.get('model_id', 'an entry')))}", ""]
-    pictures = sorted(path.name for path in folder.glob("*.png"))
+    pictures = {path.name: _part_of(path.name, results) for path in folder.glob("*.png")}
     sections: list[str] = []
     for name in [*TITLES, *(key for key in results if key not in TITLES)]:
         if name not in TITLES and not _is_part(name, results):
             continue
         if name in results:
-            own = [picture for picture in pictures if picture.startswith(PICTURES.get(name, name))]
-            pictures = [picture for picture in pictures if picture not in own]
+            own = sorted(picture for picture, part in pictures.items() if part == name)
             sections += _section(name, results[name], own)
     head = {key: results[key] for key in results if not _is_part(key, results)}
     lines += render(head, depth=2) + sections
-    if pictures:
-        lines += ["## More pictures", "", *_links(pictures)]
+    if others := sorted(picture for picture, part in pictures.items() if part is None):
+        lines += ["## More pictures", "", *_links(others)]
     path, part = folder / "report.md", folder / ".report.md.part"
     part.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     part.replace(path)
     return path
+
+
+def _part_of(picture: str, results: Mapping[str, Any]) -> str | None:
+    """The part whose pictures' names begin like this one's, furthest if there are several."""
+    begins = {PICTURES.get(name, name): name for name in [*TITLES, *results] if name in results}
+    known = [begin for begin in begins if picture.startswith(begin)]
+    return begins[max(known, key=len)] if known else None
 
 
 def _is_part(name: str, results: Mapping[str, Any]) -> bool:
@@ -267,6 +278,14 @@ def _posteriors(part: Part) -> list[str]:
     return table(header, rows) + render(rest)
 
 
+def _certified(part: Part) -> list[str]:
+    """Certified K; with ``refined`` posteriors, which come of the same weights, their table."""
+    lines = certified_tables(part)
+    if "refined" in part:
+        lines += ["### Refined posteriors", "", *_posteriors(part["refined"])]
+    return lines
+
+
 def _calibration(part: Part) -> list[str]:
     rows = [
         [row["k"], row["observed"], row["bound"], row["observed"] <= row["bound"]]
@@ -304,4 +323,7 @@ SPECIAL: dict[str, Callable[[Part], list[str]]] = {
     "detection": _detection,
     "calibration": _calibration,
     "posteriors": _posteriors,
+    "exact": exact_tables,
+    "streams": stream_tables,
+    "certified": _certified,
 }
