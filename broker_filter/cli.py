@@ -17,6 +17,7 @@ import yaml
 
 from broker_filter.config import Kafka, load_settings, masked
 from broker_filter.errors import BrokerFilterError
+from broker_filter.worker import leave
 
 __all__ = ["main"]
 
@@ -34,6 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         Its exit status; 2 where settings, broker or model are wrong, with one message on stderr.
     """
     args = _parser().parse_args(argv)
+    return leave(_status(args))
+
+
+def _status(args: argparse.Namespace) -> int:
     try:
         return int(args.run(args))
     except BrokerFilterError as error:

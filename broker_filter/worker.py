@@ -6,16 +6,23 @@ main thread, so that only the job itself runs beside it.
 
 from __future__ import annotations
 
+import logging
+import os
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-__all__ = ["Worker"]
+__all__ = ["Worker", "leave"]
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+THREAD = "inference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,7 @@ class Worker:
         self._depth, self._open = depth, 0
         self._todo: queue.Queue[_Job | None] = queue.Queue()
         self._done: queue.Queue[tuple[_Job, Any, BaseException | None]] = queue.Queue()
-        self._thread = threading.Thread(target=self._loop, name="inference", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name=THREAD, daemon=True)
 
     def start(self) -> None:
         """Begin with the jobs."""
@@ -80,7 +87,7 @@ class Worker:
     def close(self, timeout_s: float) -> None:
         """End after the job that runs now, within ``timeout_s``; those that wait are dropped.
 
-        A thread that still runs native code when the interpreter ends may abort the process.
+        Where that is too short, the process is to end by `leave`.
         """
         with suppress(queue.Empty):
             while True:
@@ -96,3 +103,18 @@ class Worker:
             except BaseException as error:  # noqa: BLE001  handed to the main thread
                 self._done.put((job, None, error))
                 return
+
+
+def leave(status: int) -> int:
+    """Give back the exit status of a process; where a job still runs, end the process with it.
+
+    A thread that is in native code while the interpreter ends would abort the process instead, with
+    status 134 and a core dump.
+    """
+    if any(thread.name == THREAD for thread in threading.enumerate()):
+        _log.warning("ended while a job still ran", extra={"event": "abandoned"})
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status

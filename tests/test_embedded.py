@@ -88,10 +88,11 @@ def test_more_than_20_mb_pass_one_partition_with_a_slow_consumer():
 
         thread = threading.Thread(target=publish)
         thread.start()
-        got = []
-        while len(got) < COUNT and (messages := source.poll(20, 20.0)):
-            got += [message.value for message in messages]
-            read["stream", 0] = messages[-1].next_offset
+        got, deadline = [], time.monotonic() + 55
+        while len(got) < COUNT and time.monotonic() < deadline:
+            for message in source.poll(20, 1.0):
+                got.append(message.value)
+                read["stream", 0] = message.next_offset
         thread.join(30)
         source.close()
         assert got == sent

@@ -279,7 +279,7 @@ class TestRebalance:
         send(kafka, [b"%d" % n for n in range(10)], partition=0)
         source = KafkaSource(kafka)
         take(source, 4)
-        assert source.lag() == {(topic, 0): 6}
+        assert {where: lag for where, lag in source.lag().items() if lag} == {(topic, 0): 6}
         source.close()
 
 

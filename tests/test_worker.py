@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from broker_filter.worker import Worker
+from broker_filter.worker import Worker, leave
 
 
 @pytest.fixture
@@ -79,3 +81,37 @@ def test_closing_waits_for_the_job_that_runs_and_drops_those_that_wait() -> None
     threading.Timer(0.1, gate.set).start()
     worker.close(10)
     assert done == ["first"]
+
+
+# The job calls back into Python from native code, as a network's forward pass does.
+ABANDONED = """
+import sys, threading
+import torch
+from broker_filter.worker import Worker, leave
+
+worker, begun = Worker(1), threading.Event()
+
+def job():
+    begun.set()
+    a = torch.ones(2000, 2000)
+    while True:
+        a @ a
+
+worker.submit(job)
+worker.start()
+begun.wait()
+worker.close(0.1)
+print("said")
+sys.exit(leave(7))
+"""
+
+
+def test_a_job_that_does_not_end_leaves_the_exit_status_as_it_is() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ABANDONED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (7, "said\n"), done.stderr
+
+
+def test_leaving_with_no_job_just_gives_the_status_back() -> None:
+    assert leave(3) == 3
