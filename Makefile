@@ -5,9 +5,10 @@ BIN    := $(VENV)/bin
 UV     := $(BIN)/uv
 OUT    ?= demo-out
 NODES  ?= 1
+RUNS   ?= 1
 PORT   ?= 0
 
-.PHONY: demo test lint bench kafka deploy-check train wheel clean
+.PHONY: demo test lint bench chaos kafka deploy-check train wheel clean
 
 demo: $(VENV)/.run  ## filter a simulated archive through a Kafka broker in this process
 	$(BIN)/broker-filter demo --out $(OUT)
@@ -23,6 +24,9 @@ lint: $(VENV)/.test  ## check style, types and spelling
 
 bench: $(VENV)/.test  ## print one table of speeds, and write build/bench.json
 	$(BIN)/python -m tests.bench
+
+chaos: $(VENV)/.test  ## break things around a running filter, count lost and doubled alerts (RUNS=3)
+	$(BIN)/python -m tests.chaos --runs $(RUNS)
 
 kafka: $(VENV)/.test  ## run Apache Kafka on 127.0.0.1 until Ctrl-C (NODES=3 PORT=9092 TOPICS=photometry:4)
 	@$(BIN)/python -m tests.kafka_broker --nodes $(NODES) --port $(PORT) --topics "$(TOPICS)"

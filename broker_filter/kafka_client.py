@@ -260,7 +260,8 @@ def client_error(error: Any, kafka: Kafka, where: str = "") -> BrokerFilterError
         )
     if code in (ck.KafkaError.FENCED_INSTANCE_ID, ck.KafkaError._FENCED):  # noqa: SLF001
         return StateError(f"another member runs as this one: {text}: kafka.group_instance_id")
-    if error.fatal():
+    # What ended a consumer comes as a message, of this code and without the mark.
+    if error.fatal() or code == ck.KafkaError._FATAL:  # noqa: SLF001
         return StateError(f"the Kafka client cannot go on: {text}: restart")
     return None
 

@@ -165,3 +165,11 @@ def test_an_outage_is_logged_once_and_not_at_every_attempt(caplog):
     errors.check()
     assert [record.reason for record in caplog.records] == ["_TRANSPORT", "_ALL_BROKERS_DOWN"]
     assert errors.last == "attempt 99"
+
+
+def test_what_ends_a_consumer_without_the_mark_of_a_fatal_error_ends_us_too():
+    """A static member that is fenced gets a message of this code, and nothing after it."""
+    errors = ClientErrors(settings())
+    errors.note(ck.KafkaError(ck.KafkaError._FATAL, "Static consumer fenced"))
+    with pytest.raises(StateError, match="cannot go on: Static consumer fenced: restart"):
+        errors.check()

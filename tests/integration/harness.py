@@ -128,7 +128,7 @@ class Verdict:
 class Filter:
     """One filter process and its log."""
 
-    def __init__(self, config: Path, log: Path) -> None:
+    def __init__(self, config: Path, log: Path, environment: dict[str, str]) -> None:
         self._log = log
         command = [sys.executable, "-m", "broker_filter.cli", "run", "--config", str(config)]
         with log.open("a") as stream:
@@ -136,7 +136,7 @@ class Filter:
                 command,
                 stderr=stream,
                 stdout=stream,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+                env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **environment},
             )
 
     def lines(self) -> list[dict[str, Any]]:
@@ -193,6 +193,8 @@ class Trial:
         Settings that differ from those of the harness, by section.
     topic_config : mapping, optional
         Configuration of the alert topic.
+    environment : mapping, optional
+        Further environment variables of the processes.
     """
 
     def __init__(
@@ -202,6 +204,7 @@ class Trial:
         folder: Path,
         *,
         alert_topic_config: dict[str, str] | None = None,
+        environment: dict[str, str] | None = None,
         **sections: dict[str, Any],
     ) -> None:
         self.servers, self.archive, self.folder = servers, archive, folder
@@ -213,6 +216,7 @@ class Trial:
         make_topic(servers, self.alerts, 1, alert_topic_config)
         make_topic(servers, self.dead, 1)
         self.sections = sections
+        self.environment = environment or {}
         self.filters: list[Filter] = []
         self._producer = ck.Producer({"bootstrap.servers": servers, "log_level": 0})
         self._progress = GroupProgress(
@@ -242,7 +246,7 @@ class Trial:
         """Start a filter process; a ``member`` has a fixed name in the group."""
         config = self.folder / f"{self.name}-{len(self.filters)}.yaml"
         config.write_text(yaml.safe_dump(self.settings(member, **kafka)))
-        self.filters.append(Filter(config, config.with_suffix(".log")))
+        self.filters.append(Filter(config, config.with_suffix(".log"), self.environment))
         return self.filters[-1]
 
     def publish(self, first: int = 0, last: int | None = None) -> None:

@@ -1,0 +1,156 @@
+"""Disturb the filter, and count what is lost or doubled: ``make chaos``.
+
+``python -m tests.chaos [--runs N] [--only NAME ...] [--jobs N] [--minutes M] [--seed S]``. Each run
+streams the same simulated archive through a real Kafka and real processes, disturbs them, and
+compares the alerts that a reader of committed messages sees with those of an undisturbed run.
+Prints a table and writes ``build/chaos.json``; logs stay under ``build/chaos/``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import random
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.bench.__main__ import now, processor
+from tests.chaos.faults import FAULTS
+from tests.chaos.lab import Lab
+from tests.integration.harness import expected_alerts, make_archive
+from tests.kafka_broker import KafkaCluster, missing_tools
+
+__all__ = ["Row", "main"]
+
+OUT = Path("build/chaos.json")
+LOGS = Path("build/chaos")
+
+
+@dataclass
+class Row:
+    """Outcome of all runs of one fault.
+
+    Parameters
+    ----------
+    fault : str
+    runs, failed : int
+        Runs, and those of them that did not come to an end as they should.
+    lost, doubled, wrong : int
+        Alerts that are missing, that came twice, and that are made up or have another K.
+    seconds : float
+        Mean time of a run.
+    note : str
+    """
+
+    fault: str
+    runs: int = 0
+    failed: int = 0
+    lost: int = 0
+    doubled: int = 0
+    wrong: int = 0
+    seconds: float = 0.0
+    note: str = ""
+
+    def good(self) -> bool:
+        """Whether nothing went wrong."""
+        return not (self.failed or self.lost or self.doubled or self.wrong)
+
+    def line(self) -> str:
+        """Return it as a line of the table."""
+        numbers = (self.runs, self.failed, self.lost, self.doubled, self.wrong)
+        shown = "".join(f"{number:>8}" for number in numbers)
+        return f"{self.fault:<31}{shown}{self.seconds:>9.0f}  {self.note}"
+
+
+def disturb(row: Row, lab: Lab) -> None:
+    """Run a fault once and add up."""
+    lab.folder.mkdir(parents=True)
+    began = time.monotonic()
+    try:
+        verdict, row.note = FAULTS[row.fault](lab)
+    except Exception as error:  # noqa: BLE001  whatever it was, the other faults are to be run
+        row.failed += 1
+        row.note = f"{type(error).__name__}: see {lab.folder}"
+        (lab.folder / "failure").write_text(f"{type(error).__name__}: {error}")
+    else:
+        row.lost += len(verdict.lost)
+        row.doubled += len(verdict.doubled)
+        row.wrong += len(verdict.unknown) + len(verdict.changed)
+    row.seconds += (time.monotonic() - began - row.seconds) / (row.runs + 1)
+    row.runs += 1
+
+
+def main() -> None:
+    """Run the faults, print the table, write the file; status 1 where anything went wrong."""
+    args = arguments()
+    if reason := missing_tools():
+        sys.exit(f"chaos: {reason}")
+    logging.disable()  # our own clients complain of every broker that we kill
+    shutil.rmtree(LOGS, ignore_errors=True)
+    archive = make_archive()
+    expected = expected_alerts(archive)
+    print(f"{len(archive.messages)} messages, {len(expected)} alerts")
+    print(f"{'':<31}    runs  failed    lost doubled   wrong  s a run", flush=True)
+    end = time.monotonic() + 60 * args.minutes
+    with KafkaCluster() as cluster, ThreadPoolExecutor(args.jobs) as pool:
+
+        def measure(name: str) -> Row:
+            row = Row(name)
+            for n in range(args.runs):
+                if time.monotonic() < end:
+                    rng = random.Random(f"{args.seed} {name} {n}")  # noqa: S311
+                    folder = (LOGS / f"{re.sub(r'[^a-z0-9]+', '-', name.lower())}-{n}").absolute()
+                    disturb(row, Lab(cluster.bootstrap_servers, archive, expected, folder, rng))
+            return row
+
+        rows = list(told(pool.map(measure, args.only or FAULTS)))
+    write(rows, args)
+    sys.exit(0 if all(row.good() for row in rows) else 1)
+
+
+def told(rows: Iterator[Row]) -> Iterator[Row]:
+    """Print rows as they come; leave out faults that had no time."""
+    for row in rows:
+        if row.runs:
+            print(row.line(), flush=True)
+            yield row
+
+
+def write(rows: list[Row], args: argparse.Namespace) -> None:
+    """Write the figures, with machine and date."""
+    result = {
+        "machine": f"{processor()}, {os.cpu_count()} cores",
+        "date": now(),
+        "seed": args.seed,
+        "rows": [asdict(row) for row in rows],
+    }
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(result, indent=1) + "\n")
+    lost, doubled = sum(row.lost for row in rows), sum(row.doubled for row in rows)
+    runs = sum(row.runs for row in rows)
+    print(f"{runs} runs: {lost} lost, {doubled} doubled; see {args.out}")
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    number: Callable[[str], int] = int
+    parser.add_argument("--runs", type=number, default=1, help="of each fault (%(default)s)")
+    parser.add_argument("--only", nargs="+", choices=list(FAULTS), metavar="NAME", help="faults")
+    parser.add_argument("--jobs", type=number, default=1, help="faults at a time (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=60, help="no further run begins after it")
+    parser.add_argument("--seed", type=number, default=1, help="of the moments (%(default)s)")
+    parser.add_argument("--out", type=Path, default=OUT, help="%(default)s")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

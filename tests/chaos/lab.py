@@ -1,0 +1,151 @@
+"""What all faults share: brokers, the archive, and the way from a disturbed run to a verdict."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as ck
+
+from broker_filter.types import Message
+from tests.integration.harness import Archive, Filter, Trial, Verdict, trial
+
+__all__ = ["EXIT_ERROR", "Lab", "Stream", "count_messages", "live", "with_poison"]
+
+STREAM_S, SLICE_S = 8.0, 0.1
+EXIT_ERROR = 2
+POISON = b"\x01\x02\x03 no Avro"
+
+
+@dataclass
+class Lab:
+    """One disturbed run: what it streams, where, and the moments at which it is disturbed.
+
+    Parameters
+    ----------
+    servers : str
+        A broker that other runs use too; faults that break brokers start their own.
+    archive : Archive
+    expected : dict
+        Alert id to log10 K of the undisturbed run.
+    folder : Path
+        For settings, logs and snapshots.
+    rng : Random
+    """
+
+    servers: str
+    archive: Archive
+    expected: dict[str, float]
+    folder: Path
+    rng: random.Random
+
+    @contextmanager
+    def trial(
+        self, servers: str = "", archive: Archive | None = None, **sections: Any
+    ) -> Iterator[tuple[Trial, Stream]]:
+        """Topics and group of this run, and its stream."""
+        with trial(
+            servers or self.servers, archive or self.archive, self.folder, **sections
+        ) as run:
+            yield run, Stream(run)
+
+    def moments(self, count: int) -> list[float]:
+        """Shares of the archive at which to disturb, in order."""
+        return sorted(self.rng.uniform(0.05, 0.95) for _ in range(count))
+
+    def dawdle(self) -> None:
+        """Wait a little, so that what follows meets the filter at any step of its loop."""
+        time.sleep(self.rng.uniform(0, 0.7))
+
+    def end(self, run: Trial, stream: Stream, *filters: Filter) -> Verdict:
+        """Stream the rest, wait until all of it is committed, stop in order and compare."""
+        stream.to(1)
+        run.until_done()
+        for filter_ in filters:
+            assert filter_.stop() == 0, run.logs()
+        return run.verdict(self.expected)
+
+    def end_supervised(self, run: Trial, stream: Stream, member: str) -> tuple[Verdict, int]:
+        """Like `end`, for the newest filter, which is started again if it ends with a reason."""
+        stream.to(1)
+        before = len(run.filters)
+
+        def done() -> bool:
+            status = run.filters[-1].process.poll()
+            assert status in (None, EXIT_ERROR), run.logs()
+            if status is not None:
+                run.start(member)
+            return run.committed() == run.archive.ends
+
+        run.until(done)
+        return self.end(run, stream, run.filters[-1]), len(run.filters) - before
+
+
+class Stream:
+    """Publishes the archive of a trial at an even pace, piece by piece."""
+
+    def __init__(self, run: Trial) -> None:
+        self._run, self._place = run, 0
+
+    @cached_property
+    def _step(self) -> int:
+        return max(1, round(len(self._run.archive.messages) * SLICE_S / STREAM_S))
+
+    def to(self, share: float) -> None:
+        """Go on to a share of the archive."""
+        last = round(share * len(self._run.archive.messages))
+        while self._place < last:
+            following = min(last, self._place + self._step)
+            self._run.publish(self._place, following)
+            self._place = following
+            time.sleep(SLICE_S)
+
+
+def live(run: Trial, filter_: Filter) -> None:
+    """Wait until a filter has begun with a partition."""
+    run.until(lambda: filter_.logged("restored"))
+
+
+def with_poison(archive: Archive, share: float, rows: int) -> Archive:
+    """Put unusable messages into the archive: a share of it all through, or rows in its middle."""
+    rng, messages = random.Random(1), []  # noqa: S311
+    for n, message in enumerate(archive.messages):
+        if rows and n == len(archive.messages) // 2:
+            bad = [replace(message, value=POISON, partition=i % 4) for i in range(rows)]
+            messages += bad
+        if rng.random() < share:
+            messages.append(replace(message, value=POISON))
+        messages.append(message)
+    return replace(archive, messages=tuple(numbered(messages)))
+
+
+def numbered(messages: list[Message]) -> Iterator[Message]:
+    """Give messages the offsets that the broker will give them."""
+    ends: dict[int, int] = {}
+    for message in messages:
+        offset = ends.get(message.partition, 0)
+        ends[message.partition] = offset + 1
+        yield replace(message, offset=offset)
+
+
+def count_messages(servers: str, topic: str) -> int:
+    """How many messages of a topic of one partition a reader of committed ones sees."""
+    settings = {
+        "bootstrap.servers": servers,
+        "group.id": "count",
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        "log_level": 0,
+    }
+    with closing(ck.Consumer(settings)) as reader:
+        reader.assign([ck.TopicPartition(topic, 0, ck.OFFSET_BEGINNING)])
+        count = 0
+        while (message := reader.poll(30)) is not None and message.error() is None:
+            count += 1
+        return count
