@@ -9,14 +9,14 @@ from broker_filter.alert import Provenance
 from broker_filter.batcher import Batcher
 from broker_filter.config import Settings
 from broker_filter.decode import Decoder
-from broker_filter.delivery import Delivery
+from broker_filter.delivery import Delivery, Patience
 from broker_filter.lens import magnification
 from broker_filter.looks import budget_threshold
 from broker_filter.observe import Health, Metrics, ObserveServer
 from broker_filter.photometry import Limits
 from broker_filter.pipeline import Assessment, AssessmentOptions, Intake
 from broker_filter.progress import GroupProgress
-from broker_filter.restore import Restorer, Start, find_start
+from broker_filter.restore import UNREACHABLE_S, Restorer, Start, find_start
 from broker_filter.schedule import Schedule
 from broker_filter.schema import software_version
 from broker_filter.scorer import Scorer
@@ -119,11 +119,11 @@ def make_service(
     assessment = make_assessment(settings, entry, metrics)
     health.set_ready("model")
     store = _open_store(settings)
-    progress = GroupProgress(kafka)
+    progress, patience = GroupProgress(kafka), Patience(UNREACHABLE_S)
 
     def find(partition: Partition, snapshots: bool) -> Start:
-        trusted = store if snapshots else None
-        return find_start(partition, progress, trusted, entry.window_days, kafka.auto_offset_reset)
+        trusted, reset = store if snapshots else None, kafka.auto_offset_reset
+        return find_start(partition, progress, trusted, entry.window_days, reset, patience)
 
     def make_source(on_assign: OnChange, on_revoke: OnChange, on_lost: OnChange) -> Source:
         return KafkaSource(kafka, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)

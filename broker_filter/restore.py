@@ -28,7 +28,7 @@ from broker_filter.shard_state import ShardState
 from broker_filter.snapshot import SnapshotError, SnapshotStore
 from broker_filter.types import Partition
 
-__all__ = ["Restorer", "Start", "find_start"]
+__all__ = ["UNREACHABLE_S", "Restorer", "Start", "find_start"]
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +70,7 @@ def find_start(
     store: SnapshotStore | None,
     window_days: float,
     reset: Literal["earliest", "latest"],
+    patience: Patience | None = None,
 ) -> Start:
     """Find out how a partition begins; blocks for as long as broker and store take.
 
@@ -83,6 +84,8 @@ def find_start(
         Length of a window: so much of the topic makes up for a snapshot.
     reset : "earliest" or "latest"
         Where a group begins that has neither an offset nor a snapshot.
+    patience : Patience, optional
+        With a store that does not answer. One that is shared waits once, not for each partition.
 
     Raises
     ------
@@ -99,7 +102,8 @@ def find_start(
             f" {high}: the topic was made anew, or has lost messages. Take another kafka.group_id,"
             " or reset the group's offsets (kafka-consumer-groups.sh --reset-offsets)"
         )
-    start = _from_snapshot(partition, store, window_days, committed, high)
+    patience = patience or Patience(UNREACHABLE_S)
+    start = _from_snapshot(partition, store, window_days, committed, high, patience)
     if isinstance(start, str):
         start = _from_topic(partition, progress, window_days, committed, start, reset)
     return _within(start, low)
@@ -111,11 +115,11 @@ def _from_snapshot(
     window_days: float,
     committed: int | None,
     high: int,
+    patience: Patience,
 ) -> Start | str:
     """The start that a snapshot gives, or why there is none."""
     if store is None:
         return "disabled"
-    patience = Patience(UNREACHABLE_S)
     while True:
         try:
             manifest, state = store.load(
@@ -124,12 +128,14 @@ def _from_snapshot(
         except SnapshotError as error:
             try:
                 if error.reason != "unreachable":
+                    patience.succeeded()
                     raise
                 time.sleep(patience.failed(error))
             except SnapshotError:
                 _tell(partition, error, committed)
                 return error.reason
         else:
+            patience.succeeded()
             # A group whose offsets have expired goes on from its snapshot.
             live_from = state.offset if committed is None else committed
             age_s = max(0.0, time.time() - manifest.created)

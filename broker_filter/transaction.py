@@ -160,7 +160,11 @@ class KafkaTransactions:
         if parcel.offsets:
             handles = offset_handles(parcel.offsets, member.partitions)
             send = self._producer.send_offsets_to_transaction
-            self._call(send, handles, member.token, _left(end))
+            try:
+                self._call(send, handles, member.token, _left(end))
+            except TransientError:
+                self._flush(time.monotonic())  # a refused message is the better reason
+                raise
         self._flush(end)
         self._phase = _Phase.COMMITTING
         self._call(self._producer.commit_transaction, _left(end))

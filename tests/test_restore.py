@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from broker_filter.delivery import Patience
 from broker_filter.errors import StateError, TransientError
 from broker_filter.memory import MemorySource
 from broker_filter.progress import MemoryProgress
@@ -39,9 +40,11 @@ class Store:
 
     def __init__(self, offset: int = 0, reason: Any = None) -> None:
         self.offset, self.reason = offset, reason
+        self.loads = 0
 
     def load(self, partition: Any, *, window_days: float, at_most: int) -> Any:
         assert window_days == DAYS
+        self.loads += 1
         reason = self.reason or ("ahead" if self.offset > at_most else None)
         if reason:
             raise SnapshotError(reason, "told by the test")
@@ -52,8 +55,13 @@ class Store:
         return Manifest, ShardState(partition, self.offset, "model", DAYS, {})
 
 
-def start(where: MemoryProgress, store: Any = None, reset: Any = "earliest") -> Start:
-    return find_start(PARTITION, where, store, DAYS, reset)
+def start(
+    where: MemoryProgress,
+    store: Any = None,
+    reset: Any = "earliest",
+    patience: Patience | None = None,
+) -> Start:
+    return find_start(PARTITION, where, store, DAYS, reset, patience)
 
 
 def summary(found: Start) -> tuple[int, int, str, bool]:
@@ -75,6 +83,22 @@ def test_without_a_usable_snapshot_one_window_is_replayed(
     # The message before the committed one is 69, of day 70.
     assert summary(found) == (49, 70, reason, False)
     assert [record.getMessage() for record in caplog.records if reason in record.getMessage()]
+
+
+def test_a_store_that_does_not_answer_is_waited_for_once_and_not_for_each_partition() -> None:
+    store, patience = Store(60, "unreachable"), Patience(0.2)
+    outcomes = [start(progress(committed=70), store, patience=patience).outcome]
+    waited = store.loads
+    assert waited > 1
+    outcomes.append(start(progress(committed=70), store, patience=patience).outcome)
+    assert outcomes == ["unreachable"] * 2
+    assert store.loads == waited + 1
+    # Once it has answered, the next outage is waited for again.
+    store.reason = "missing"
+    start(progress(committed=70), store, patience=patience)
+    store.reason, store.loads = "unreachable", 0
+    start(progress(committed=70), store, patience=patience)
+    assert store.loads > 1
 
 
 def test_a_snapshot_ahead_of_the_committed_offset_is_not_used() -> None:

@@ -17,8 +17,8 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -111,17 +111,15 @@ def main() -> None:
                     disturb(row, Lab(cluster.bootstrap_servers, archive, expected, folder, rng))
             return row
 
-        rows = list(told(pool.map(measure, args.only or FAULTS)))
-    write(rows, args)
+        rows: list[Row] = []
+        for done in as_completed([pool.submit(measure, name) for name in args.only or FAULTS]):
+            if (row := done.result()).runs:  # else it had no time
+                rows.append(row)
+                print(row.line(), flush=True)
+                write(rows, args)
+    lost, doubled = sum(row.lost for row in rows), sum(row.doubled for row in rows)
+    print(f"{sum(row.runs for row in rows)} runs: {lost} lost, {doubled} doubled; see {args.out}")
     sys.exit(0 if all(row.good() for row in rows) else 1)
-
-
-def told(rows: Iterator[Row]) -> Iterator[Row]:
-    """Print rows as they come; leave out faults that had no time."""
-    for row in rows:
-        if row.runs:
-            print(row.line(), flush=True)
-            yield row
 
 
 def write(rows: list[Row], args: argparse.Namespace) -> None:
@@ -134,9 +132,6 @@ def write(rows: list[Row], args: argparse.Namespace) -> None:
     }
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=1) + "\n")
-    lost, doubled = sum(row.lost for row in rows), sum(row.doubled for row in rows)
-    runs = sum(row.runs for row in rows)
-    print(f"{runs} runs: {lost} lost, {doubled} doubled; see {args.out}")
 
 
 def arguments() -> argparse.Namespace:

@@ -155,7 +155,7 @@ def broker_restart(lab: Lab) -> Result:
             cluster.nodes[0].start()
             cluster.wait_ready()
         verdict, restarts = lab.end_supervised(run, stream, "a")
-        return verdict, f"2 kills a run; {restarts} ended with a reason and was restarted"
+        return verdict, f"2 kills a run; {restarts} restarts"
 
 
 def one_of_three(lab: Lab) -> Result:
@@ -169,7 +169,8 @@ def one_of_three(lab: Lab) -> Result:
         stream.to(0.7)
         node.start()
         cluster.wait_ready()
-        return lab.end(run, stream, filter_), "kill, 40 % of the stream, start"
+        verdict, restarts = lab.end_supervised(run, stream, "a")
+        return verdict, f"kill, 40 % of the stream, start; {restarts} restarts"
 
 
 def coordinator(lab: Lab) -> Result:
@@ -182,7 +183,8 @@ def coordinator(lab: Lab) -> Result:
         node.pause()
         time.sleep(PAUSED_S)
         node.resume()
-        return lab.end(run, stream, filter_), f"frozen for {PAUSED_S:.0f} s"
+        verdict, restarts = lab.end_supervised(run, stream, "a")
+        return verdict, f"frozen for {PAUSED_S:.0f} s; {restarts} restarts"
 
 
 def coordinating_node(run: Trial, transactional_id: str) -> int:
@@ -211,7 +213,8 @@ def network_cut(lab: Lab) -> Result:
         proxy.cut()
         time.sleep(CUT_S)
         proxy.mend()
-        return lab.end(run, stream, filter_), f"cut for {CUT_S:.0f} s"
+        verdict, restarts = lab.end_supervised(run, stream, "a")
+        return verdict, f"cut for {CUT_S:.0f} s; {restarts} restarts"
 
 
 def store_deleted(lab: Lab) -> Result:
@@ -345,7 +348,8 @@ def truncated_ahead(lab: Lab) -> Result:
 def delete_before(run: Trial, offsets: dict[int, int]) -> None:
     """Delete the input before some offsets, as retention does."""
     wanted = [TopicPartition(run.input, n, offset) for n, offset in offsets.items()]
-    for done in admin(run).delete_records(wanted).values():
+    client = admin(run)  # nothing is done for a client that is let go
+    for done in client.delete_records(wanted).values():
         done.result(30)
 
 
@@ -365,7 +369,8 @@ def message_limit(lab: Lab) -> Result:
         assert limit in filter_.log(), run.logs()
         raised = ConfigEntry(limit, "1048588", incremental_operation=AlterConfigOpType.SET)
         topic = ConfigResource(ResourceType.TOPIC, run.alerts, incremental_configs=[raised])
-        for done in admin(run).incremental_alter_configs([topic]).values():
+        client = admin(run)
+        for done in client.incremental_alter_configs([topic]).values():
             done.result(30)
         filter_ = run.start("a")
         return lab.end(run, stream, filter_), "status 2 with the reason, then raised"

@@ -18,7 +18,7 @@ from broker_filter.delivery import Parcel
 from broker_filter.errors import ConfigError, StateError, TransientError
 from broker_filter.observe import Metrics
 from broker_filter.progress import GroupProgress
-from broker_filter.source import KafkaSource, Member
+from broker_filter.source import KafkaSource, Member, offset_handles
 from broker_filter.transaction import open_delivery
 from broker_filter.types import OutgoingMessage
 from tests.integration.harness import Archive, Trial, expected_alerts, make_archive, trial
@@ -185,11 +185,19 @@ def test_a_producer_of_the_same_name_shuts_the_old_one_out(
     pair.source.close()
 
 
+@pytest.mark.parametrize("before_the_offsets", [False, True])
 def test_a_message_that_the_topic_refuses_ends_with_the_reason(
-    kafka: str, topics: Any, group: str
+    kafka: str,
+    topics: Any,
+    group: str,
+    monkeypatch: pytest.MonkeyPatch,
+    before_the_offsets: bool,
 ) -> None:
     pair = Pair(kafka, topics, group, config={"max.message.bytes": "1000"})
     pair.take(2)
+    if before_the_offsets:  # the refusal comes at once, and no offset can be sent any more
+        patient = lambda *args: (pair.delivery._producer.flush(10), offset_handles(*args))[1]  # noqa: E731
+        monkeypatch.setattr("broker_filter.transaction.offset_handles", patient)
     with pytest.raises(ConfigError, match=r"too large.*max\.message\.bytes"):
         pair.delivery.deliver(pair.parcel(1, 2, size=5000), pair.source)
     pair.delivery.close()
