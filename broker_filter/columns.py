@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Final, Protocol
@@ -30,9 +30,11 @@ __all__ = [
     "Writable",
     "arrays_of",
     "packed",
+    "packed_keys",
     "packed_stars",
     "read_columns",
     "unpacked",
+    "unpacked_keys",
     "unpacked_stars",
     "write_columns",
 ]
@@ -234,3 +236,18 @@ def unpacked_stars(name: str, columns: Mapping[str, NDArray[Any]]) -> list[StarI
     kinds = columns[f"{name}.is_int"].tolist()
     texts = unpacked(name, columns)
     return [int(text) if is_int else text for text, is_int in zip(texts, kinds, strict=True)]
+
+
+def packed_keys(keys: Collection[tuple[str, StarId, str]]) -> dict[str, NDArray[Any]]:
+    """Keys of (survey, star, band) as columns."""
+    return {
+        **packed("survey", [survey for survey, _, _ in keys]),
+        **packed_stars("star", [star for _, star, _ in keys]),
+        **packed("band", [band for _, _, band in keys]),
+    }
+
+
+def unpacked_keys(columns: Mapping[str, NDArray[Any]]) -> list[tuple[str, StarId, str]]:
+    """The keys that `packed_keys` packed; ValueError where their columns differ in length."""
+    surveys, stars = unpacked("survey", columns), unpacked_stars("star", columns)
+    return list(zip(surveys, stars, unpacked("band", columns), strict=True))

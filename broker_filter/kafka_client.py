@@ -302,7 +302,8 @@ _DENIED: dict[int, Callable[[Kafka, str], str]] = {
         kafka, f"{kafka.alert_topic} {kafka.dead_letter_topic}"
     ),
     ck.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: lambda kafka, _: (
-        f"Write and Describe on transactional ids that begin with {kafka.group_id} (kafka.group_id)"
+        f"Write and Describe on transactional ids that begin with {kafka.group_id} (kafka.group_id;"
+        " none is needed with kafka.delivery = at_least_once)"
     ),
 }
 

@@ -39,9 +39,9 @@ from broker_filter.columns import (
     Columns,
     arrays_of,
     packed,
-    packed_stars,
+    packed_keys,
     unpacked,
-    unpacked_stars,
+    unpacked_keys,
 )
 from broker_filter.errors import ModelError, StateError
 from broker_filter.types import AlertState, StarId
@@ -210,9 +210,7 @@ def events_to_columns(events: Mapping[EventKey, EventState]) -> dict[str, Column
         name: np.array([getattr(state, name) for state in states], np.float64) for name in _TIMES
     }
     return {
-        **packed("survey", [survey for survey, _, _ in events]),
-        **packed_stars("star", [star for _, star, _ in events]),
-        **packed("band", [band for _, _, band in events]),
+        **packed_keys(events),
         **packed("opened_by", [state.opened_by for state in states]),
         "closed": np.array([state.closed for state in states], np.bool_),
         **numbers,
@@ -229,19 +227,15 @@ def events_from_columns(columns: Columns) -> dict[EventKey, EventState]:
     """
     try:
         arrays = arrays_of(columns)
-        keys = zip(
-            unpacked("survey", arrays),
-            unpacked_stars("star", arrays),
-            unpacked("band", arrays),
-            strict=True,
-        )
         numbers = zip(*(arrays[name].tolist() for name in _TIMES), strict=True)
         rest = zip(unpacked("opened_by", arrays), arrays["closed"].tolist(), strict=True)
         return {
             key: EventState(
                 opened_by=opened_by, closed=closed, **dict(zip(_TIMES, row, strict=True))
             )
-            for key, row, (opened_by, closed) in zip(keys, numbers, rest, strict=True)
+            for key, row, (opened_by, closed) in zip(
+                unpacked_keys(arrays), numbers, rest, strict=True
+            )
         }
     except (LookupError, ValueError, TypeError) as error:
         raise StateError(f"the events of the snapshot cannot be used: {error!r}") from error

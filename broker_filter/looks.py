@@ -15,15 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from broker_filter.columns import (
-    Column,
-    Columns,
-    arrays_of,
-    packed,
-    packed_stars,
-    unpacked,
-    unpacked_stars,
-)
+from broker_filter.columns import Column, Columns, arrays_of, packed_keys, unpacked_keys
 from broker_filter.errors import StateError
 from broker_filter.lifecycle import EventKey
 
@@ -98,9 +90,7 @@ _NUMBERS: Final = (
 def looks_to_columns(looks: Mapping[EventKey, Look]) -> dict[str, Column]:
     """Write looks as columns for a snapshot."""
     return {
-        **packed("survey", [survey for survey, _, _ in looks]),
-        **packed_stars("star", [star for _, star, _ in looks]),
-        **packed("band", [band for _, _, band in looks]),
+        **packed_keys(looks),
         **{
             name: np.array([getattr(look, name) for look in looks.values()], np.float64)
             for name in _NUMBERS
@@ -118,16 +108,10 @@ def looks_from_columns(columns: Columns) -> dict[EventKey, Look]:
     """
     try:
         arrays = arrays_of(columns)
-        keys = zip(
-            unpacked("survey", arrays),
-            unpacked_stars("star", arrays),
-            unpacked("band", arrays),
-            strict=True,
-        )
         rows = zip(*(arrays[name].tolist() for name in _NUMBERS), strict=True)
         return {
             key: Look(start, int(count), *rest)
-            for key, (start, count, *rest) in zip(keys, rows, strict=True)
+            for key, (start, count, *rest) in zip(unpacked_keys(arrays), rows, strict=True)
         }
     except (LookupError, ValueError, TypeError) as error:
         raise StateError(f"the looks of the snapshot cannot be used: {error!r}") from error

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -314,6 +314,17 @@ class AssessmentOptions:
     trigger: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """What is remembered of the stars of one partition: open events, and looks at windows."""
+
+    events: dict[EventKey, EventState] = field(default_factory=dict)
+    looks: dict[EventKey, Look] = field(default_factory=dict)
+
+    def knows(self, key: EventKey) -> bool:
+        return key in self.events or key in self.looks
+
+
 class Assessment:
     """Second half: evaluates windows and decides which of them are alerts.
 
@@ -339,8 +350,7 @@ class Assessment:
         self._scorer, self._options = scorer, options
         self._magnification, self._provenance = magnification, provenance
         self._metrics = metrics
-        self._events: dict[Partition, dict[EventKey, EventState]] = {}
-        self._looks: dict[Partition, dict[EventKey, Look]] = {}
+        self._memories: defaultdict[Partition, _Memory] = defaultdict(_Memory)
 
     def assess(self, work: Work, now_ms: int) -> Outputs:
         """Evaluate one piece of work; blocks for as long as the network takes.
@@ -363,9 +373,10 @@ class Assessment:
 
     def state(self, partition: Partition) -> dict[str, Column]:
         """The events of a partition and the looks at its windows as columns for a snapshot."""
+        memory = self._memories.get(partition, _Memory())
         return {
-            **prefixed("event", events_to_columns(self._events.get(partition, {}))),
-            **prefixed("look", looks_to_columns(self._looks.get(partition, {}))),
+            **prefixed("event", events_to_columns(memory.events)),
+            **prefixed("look", looks_to_columns(memory.looks)),
         }
 
     def restore(self, partition: Partition, state: ShardState | None) -> None:
@@ -384,14 +395,15 @@ class Assessment:
         self.drop([partition])
         if state is not None:
             with damage_of(f"the snapshot of {partition}"):
-                self._events[partition] = events_from_columns(state.part("event"))
-                self._looks[partition] = looks_from_columns(state.part("look"))
+                self._memories[partition] = _Memory(
+                    events_from_columns(state.part("event")),
+                    looks_from_columns(state.part("look")),
+                )
 
     def drop(self, partitions: Iterable[Partition]) -> None:
         """Forget the events of partitions that others own now; see `restore` on threads."""
         for partition in partitions:
-            self._events.pop(partition, None)
-            self._looks.pop(partition, None)
+            self._memories.pop(partition, None)
 
     def _evaluate(self, work: Work, batch: WindowBatch, now_ms: int) -> list[Alert]:
         began = time.perf_counter()
@@ -409,12 +421,11 @@ class Assessment:
         alerts = []
         keys = zip(batch.survey, batch.star, batch.band, strict=True)
         for row, (key, origin) in enumerate(zip(keys, work.origins, strict=True)):
-            events = self._events.setdefault(origin.partition, {})
-            looks = self._looks.setdefault(origin.partition, {})
-            if scored.log10_k[row] >= trigger or key in events or key in looks:
+            memory = self._memories[origin.partition]
+            if scored.log10_k[row] >= trigger or memory.knows(key):
                 times = ProcessingTimes(origin.received_ms or None, now_ms, now_ms)
-                look = self._certify(batch, scored, row, key, looks, trigger)
-                alert = self._look(batch, scored, row, key, events, look, times)
+                look = self._certify(batch, scored, row, key, memory.looks, trigger)
+                alert = self._look(batch, scored, row, key, memory.events, look, times)
                 # A silent alert was needed all the same: its peak decides how the event ends.
                 if alert is not None and not origin.silent:
                     alerts.append(alert)

@@ -198,12 +198,6 @@ class KafkaTransactions:
         return TransientError(f"transaction not committed: {error.str()} ({error.name()})")
 
     def _end(self, error: Any) -> BrokerFilterError:  # noqa: ANN401
-        if error.code() == ck.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-            return ConfigError(
-                f"user {self._kafka.security.username!r} may not use transactional ids that begin"
-                f" with {self._kafka.group_id}: grant it (Write and Describe on the prefix), or set"
-                " kafka.delivery to at_least_once"
-            )
         return client_error(error, self._kafka) or StateError(
             f"transactions cannot go on: {error.str()} ({error.name()}): restart"
         )

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from broker_filter.errors import ModelError
 from broker_filter.network import Network
-from model_zoo.evaluate.calibration import clopper_pearson, log10_k_batches
+from model_zoo.evaluate.calibration import log10_k_batches
+from model_zoo.evaluate.rates import clopper_pearson
 from model_zoo.evaluate.sets import SEEDS
 from model_zoo.simulate.curves import Simulator
 

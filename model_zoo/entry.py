@@ -63,19 +63,19 @@ def file_entry(trainer: Trainer, path: Path, sizes: Sizes, *, quiet: bool = Fals
         How large the test set is.
     """
     config, network = trainer.config, trainer.network.cpu().eval()
-    simulator = simulator_of(config)
-    subject = Subject(network, _entry_config(config), simulator, sizes, quiet)
+    simulator, entry_config = simulator_of(config), _entry_config(config)
+    subject = Subject(network, entry_config, simulator, sizes, quiet)
     card = _card(trainer, config, _figures(config, measure(subject, CORE_PARTS)))
     generator = torch.Generator().manual_seed(SELF_TEST_SEED)
     curves = [simulator.events(2, generator), simulator.noise(2, generator)]
     windows = torch.cat([c.x for c in curves])
     baseline_error = torch.cat([c.baseline_error for c in curves])
-    write_entry(path, network, _entry_config(config), card, windows, baseline_error)
+    write_entry(path, network, entry_config, card, windows, baseline_error)
     return card
 
 
 def refile(entry: Entry, results: Mapping[str, Any]) -> Card:
-    """Write an entry anew with the figures of an evaluation in its card, and no others.
+    """Write an entry anew with the figures of an evaluation in its card, and its limits.
 
     Raises
     ------
@@ -84,9 +84,11 @@ def refile(entry: Entry, results: Mapping[str, Any]) -> Card:
     """
     if results["model_id"] != entry.model_id:
         raise ConfigError(f"results are of {results['model_id']}, not of {entry.model_id}")
-    figures = _figures(config_of(entry), results)
+    config = config_of(entry)
+    figures = _figures(config, results)
     gate = _gate(figures) if "calibration" in results else entry.card.gate
-    card = entry.card.model_copy(update={"evaluation": figures, "gate": gate})
+    changes = {"evaluation": figures, "gate": gate, "limits": _limits(config)}
+    card = entry.card.model_copy(update=changes)
     stored = load_file(entry.path / FILES[1])
     write_entry(entry.path, load(entry), entry.config, card, stored["x"], stored["baseline_error"])
     return card

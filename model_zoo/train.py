@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
@@ -221,11 +221,9 @@ def _draw(
     events = simulator.events(n_events, generator)
     noise = simulator.noise(batch - n_events, generator)
     event = torch.arange(batch, device=generator.device) < n_events
-    both = Curves(
-        *(torch.cat([getattr(c, f.name) for c in (events, noise)]) for f in fields(Curves))
-    )
+    both = Curves.join([events, noise])
     order = (both.x[..., 2] > 0).sum(1).argsort()
-    return Curves(*(getattr(both, f.name)[order] for f in fields(Curves))), event[order]
+    return both[order], event[order]
 
 
 def _summaries(encoder: nn.Module, curves: Curves) -> Tensor:

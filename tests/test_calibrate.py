@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from broker_filter.errors import ModelError
 from model_zoo.calibrate import Recalibration, fit_recalibration
-from model_zoo.evaluate.calibration import Tail, clopper_pearson, reliability
+from model_zoo.evaluate.calibration import Tail, reliability
+from model_zoo.evaluate.rates import clopper_pearson
 
 LN_10 = math.log(10)
 

@@ -16,11 +16,11 @@ from model_zoo.evaluate.calibration import (
     HIGHEST,
     Tail,
     bound_held,
-    clopper_pearson,
     measure_calibration,
     reliability,
 )
 from model_zoo.evaluate.calibration_figures import draw_calibration
+from model_zoo.evaluate.rates import clopper_pearson
 from model_zoo.evaluate.sets import QUICK, SEEDS, score
 from model_zoo.simulate.curves import Simulator
 from model_zoo.simulate.prior import PAPER_PRIOR

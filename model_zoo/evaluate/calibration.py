@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 
 from broker_filter.evidence import LN_10
 from broker_filter.network import Network
+from model_zoo.evaluate.rates import clopper_pearson
 from model_zoo.evaluate.sets import SEEDS, Draw, Sizes, batches
 from model_zoo.simulate.curves import Simulator
 
@@ -25,7 +25,6 @@ __all__ = [
     "TAIL_POWERS",
     "Tail",
     "bound_held",
-    "clopper_pearson",
     "has_bfloat16",
     "log10_k_batches",
     "measure_calibration",
@@ -169,19 +168,6 @@ def bound_held(count: int, n: int, k: float) -> dict[str, Any]:
         "bound": 1 / k,
         "holds": low <= 1 / k,
     }
-
-
-def clopper_pearson(found: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Interval of a share of which ``found`` of ``n`` were seen.
-
-    Notes
-    -----
-    Clopper and Pearson 1934, Biometrika 26, 404; exact, so never too short.
-    """
-    miss = (1 - level) / 2
-    low = float(stats.beta.ppf(miss, found, n - found + 1)) if found else 0.0
-    high = float(stats.beta.ppf(1 - miss, found + 1, n - found)) if found < n else 1.0
-    return low, high
 
 
 def reliability(events: Floats, noise: Floats) -> dict[str, Any]:

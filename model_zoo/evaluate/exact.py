@@ -31,11 +31,11 @@ from broker_filter.lens import excess
 from broker_filter.network import Network
 from broker_filter.network_input import split_padding
 from model_zoo.evaluate.rates import as_list
-from model_zoo.evaluate.sets import SEEDS, Sizes, batches, join, progress, score_curves
+from model_zoo.evaluate.sets import SEEDS, Sizes, batches, progress, score_curves
 from model_zoo.simulate.curves import Curves, Simulator
 from model_zoo.simulate.pattern import GRID
 
-__all__ = ["Evidence", "ExactEvidence", "compare", "low_snr_curves", "measure_exact", "take"]
+__all__ = ["Evidence", "ExactEvidence", "compare", "low_snr_curves", "measure_exact"]
 
 LOW_SNR = 10.0
 DRAWS_PER_CURVE = 500
@@ -429,16 +429,11 @@ def low_snr_curves(simulator: Simulator, n: int) -> tuple[Curves, Curves]:
         parts: list[Curves] = []
         for batch in batches(draw, n * DRAWS_PER_CURVE, SEEDS[name], name, quiet=True):
             unthinned = split_padding(batch.x)[1].sum(1) < simulator.length
-            parts.append(take(batch, unthinned & (batch.snr < LOW_SNR)))
+            parts.append(batch[unthinned & (batch.snr < LOW_SNR)])
             if sum(map(len, parts)) >= n:
                 break
-        found.append(take(join(parts), slice(n)))
+        found.append(Curves.join(parts)[:n])
     return found[0], found[1]
-
-
-def take(curves: Curves, rows: slice | Tensor) -> Curves:
-    """Some of the curves."""
-    return Curves(*(getattr(curves, f.name)[rows] for f in fields(Curves)))
 
 
 def measure_exact(
@@ -460,7 +455,7 @@ def measure_exact(
         error exceeds `CONVERGED`, and ``seconds_per_curve`` of CPU time.
     """
     events, noise = low_snr_curves(simulator, sizes.exact)
-    curves = join([events, noise])
+    curves = Curves.join([events, noise])
     network.eval()
     scored = score_curves(network, curves, "exact: network", quiet=quiet)
     integrate, began = ExactEvidence(simulator), time.process_time()

@@ -5,15 +5,24 @@ All return plain floats and lists, ready for JSON.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import stats
 
-__all__ = ["as_list", "efficiency", "known_template_roc", "roc", "share", "upper_limit", "wilson"]
+__all__ = [
+    "as_list",
+    "clopper_pearson",
+    "efficiency",
+    "known_template_roc",
+    "roc",
+    "share",
+    "upper_limit",
+    "wilson",
+]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -38,22 +47,22 @@ def share(found: Bools) -> dict[str, Any]:
     return {"found": k, "n": n, "share": k / n if n else None, "low68": low, "high68": high}
 
 
+def clopper_pearson(found: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Interval of a share of which ``found`` of ``n`` were seen.
+
+    Notes
+    -----
+    Clopper and Pearson 1934, Biometrika 26, 404; exact, so never too short.
+    """
+    miss = (1 - level) / 2
+    low = float(stats.beta.ppf(miss, found, n - found + 1)) if found else 0.0
+    high = float(stats.beta.ppf(1 - miss, found + 1, n - found)) if found < n else 1.0
+    return low, high
+
+
 def upper_limit(found: int, n: int) -> float:
-    """95 % upper limit of a share when ``found`` of ``n`` were seen (Clopper and Pearson 1934)."""
-    if found >= n:
-        return 1.0
-    low, high = found / n, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _at_most(found, n, middle) > 0.05 else (low, middle)
-    return high
-
-
-def _at_most(found: int, n: int, p: float) -> float:
-    """Probability of at most ``found`` of ``n`` at a chance of ``p``, 0 < p < 1."""
-    i = np.arange(found + 1)
-    ways = math.lgamma(n + 1) - np.array([math.lgamma(k + 1) + math.lgamma(n - k + 1) for k in i])
-    return float(np.exp(ways + i * math.log(p) + (n - i) * math.log1p(-p)).sum())
+    """95 % upper limit of a share when ``found`` of ``n`` were seen."""
+    return clopper_pearson(found, n, 0.90)[1]
 
 
 def roc(events: Floats, noise: Floats, points: int = 80) -> dict[str, Any]:

@@ -8,7 +8,7 @@ of n curves begins with those of any smaller set.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ __all__ = [
     "Sizes",
     "batches",
     "curves",
-    "join",
     "progress",
     "score",
     "score_curves",
@@ -103,17 +102,12 @@ def batches(draw: Draw, n: int, seed: int, name: str, *, quiet: bool = False) ->
     generator = torch.Generator().manual_seed(seed)
     for size in progress(n, name, quiet=quiet):
         # Always a full batch, so that a smaller set is the beginning of a larger one.
-        yield _first(draw(BATCH, generator), size)
+        yield draw(BATCH, generator)[:size]
 
 
 def curves(draw: Draw, n: int, seed: int, name: str, *, quiet: bool = False) -> Curves:
     """The frozen curves of a set, all at once."""
-    return join(list(batches(draw, n, seed, name, quiet=quiet)))
-
-
-def join(parts: list[Curves]) -> Curves:
-    """One `Curves` of several."""
-    return Curves(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(Curves)))
+    return Curves.join(list(batches(draw, n, seed, name, quiet=quiet)))
 
 
 @torch.inference_mode()
@@ -141,8 +135,7 @@ def score_curves(network: Network, whole: Curves, name: str, *, quiet: bool = Fa
     """Evaluate curves that are held in memory, summaries included."""
     parts, first = [], 0
     for size in progress(len(whole), name, quiet=quiet):
-        rows = slice(first, first + size)
-        part = Curves(*(getattr(whole, f.name)[rows] for f in fields(Curves)))
+        part = whole[first : first + size]
         parts.append(_evaluate(network, part, summaries=True, bfloat16=False))
         first += size
     return _scored(parts)
@@ -168,9 +161,3 @@ def _evaluate(
 def _scored(parts: list[tuple[Tensor, ...]]) -> Scored:
     log10_k, theta, snr, summary = (torch.cat(column) for column in zip(*parts, strict=True))
     return Scored(log10_k.double().numpy(), theta.double().numpy(), snr.double().numpy(), summary)
-
-
-def _first(batch: Curves, n: int) -> Curves:
-    if n == len(batch):
-        return batch
-    return Curves(*(getattr(batch, f.name)[:n] for f in fields(Curves)))

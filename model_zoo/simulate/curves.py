@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor
@@ -39,6 +40,14 @@ class Curves:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def __getitem__(self, rows: slice | Tensor) -> Curves:
+        return Curves(*(getattr(self, f.name)[rows] for f in fields(Curves)))
+
+    @classmethod
+    def join(cls, parts: Sequence[Curves]) -> Curves:
+        """All curves of several, which must be of one length."""
+        return cls(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(cls)))
 
 
 @dataclass(frozen=True, slots=True)
