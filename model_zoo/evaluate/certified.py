@@ -152,7 +152,7 @@ def _streams(
         passed = looks[looks.log10_k >= NOISE_TRIGGER]
         for stream in np.unique(passed.stream).tolist():
             epochs = int(passed.epochs[passed.stream == stream][0])
-            x = _until(batch, stream, min(epochs, simulator.length))
+            x = _until(batch, stream, epochs)
             error = batch.baseline_error[stream : stream + 1]
             suspects.append((x[0], float(error), network(x, error)[1]))
     return _claims(certifier, suspects, n, quiet)
