@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from broker_filter.errors import ModelError
 from broker_filter.network_input import split_padding
+from broker_filter.scan import SCAN_WIDTH, box_scan
 
-__all__ = ["CompactEncoder", "PaperEncoder", "build_encoder", "summary_width"]
+__all__ = ["CompactEncoder", "Encoder", "PaperEncoder", "build_encoder"]
 
 
 class CompactEncoder(nn.Module):
@@ -28,11 +29,13 @@ class CompactEncoder(nn.Module):
     Parameters
     ----------
     width : int
-        Size d of the summary and of the tokens.
+        Size of the tokens, and of what the summary holds of them.
     layers, heads, feed_forward : int
         Shape of the transformer.
     patch : int
         Epochs per patch.
+    scan : bool
+        Whether the summary ends with the significances of `broker_filter.scan.box_scan`.
 
     Notes
     -----
@@ -55,9 +58,11 @@ class CompactEncoder(nn.Module):
         feed_forward: int = 384,
         patch: int = 50,
         hidden: int = 256,
+        scan: bool = False,
     ) -> None:
         super().__init__()
-        self.patch = patch
+        self.patch, self.scan = patch, scan
+        self.summary_width = width + SCAN_WIDTH * scan
         features = patch * self.POINT_FEATURES + self.PATCH_FEATURES
         self.embed = nn.Sequential(nn.Linear(features, hidden), nn.GELU(), nn.Linear(hidden, width))
         self.summary = nn.Parameter(0.02 * torch.randn(width))
@@ -68,7 +73,7 @@ class CompactEncoder(nn.Module):
         self.register_buffer("flux_waves", _waves(self.FLUX_FREQUENCIES, 8.0), persistent=False)
 
     def forward(self, x: Tensor, baseline_error: Tensor | None = None) -> Tensor:
-        """Summaries ``s``, shape (B, width), float32.
+        """Summaries ``s``, shape (B, summary_width), float32.
 
         Parameters
         ----------
@@ -78,7 +83,8 @@ class CompactEncoder(nn.Module):
             1-sigma relative error of the baselines; exact ones if left out.
         """
         with torch.autocast(x.device.type, enabled=False):
-            features, filled = self._features(*split_padding(x.float()))
+            x, valid = split_padding(x.float())
+            features, filled = self._features(x, valid)
             tokens = self.embed(features)
             summary = self.summary + self.baseline(x, baseline_error)
         h = torch.cat([summary[:, None], tokens], dim=1)
@@ -86,7 +92,7 @@ class CompactEncoder(nn.Module):
         for layer in self.layers:
             h = layer(h, mask)
         s: Tensor = self.norm(h[:, 0].float())
-        return s
+        return torch.cat([s, box_scan(x, valid, baseline_error)], 1) if self.scan else s
 
     def _features(self, x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Features of each patch, shape (B, P, f), and whether it holds any epoch, shape (B, P)."""
@@ -150,6 +156,7 @@ class PaperEncoder(nn.Module):
         max_length: int = 1000,
     ) -> None:
         super().__init__()
+        self.summary_width = width
         self.embed = nn.Linear(3, width)
         self.summary = nn.Parameter(0.02 * torch.randn(width))
         self.baseline = _BaselineToken(width)
@@ -225,13 +232,15 @@ class _Layer(nn.Module):
         return out
 
 
-_BUILDERS: dict[str, Callable[..., nn.Module]] = {
+Encoder = CompactEncoder | PaperEncoder
+
+_BUILDERS: dict[str, Callable[..., Encoder]] = {
     "compact": CompactEncoder,
     "paper": PaperEncoder,
 }
 
 
-def build_encoder(name: str, **options: int) -> nn.Module:
+def build_encoder(name: str, **options: int) -> Encoder:
     """Make an encoder by name.
 
     Raises
@@ -244,11 +253,6 @@ def build_encoder(name: str, **options: int) -> nn.Module:
     except (KeyError, TypeError) as error:
         known = ", ".join(sorted(_BUILDERS))
         raise ModelError(f"encoder {name!r} with {options}: {error}; known are {known}") from error
-
-
-def summary_width(encoder: nn.Module) -> int:
-    """Size d of the summaries of an encoder."""
-    return sum(p.numel() for name, p in encoder.named_parameters() if name == "summary")
 
 
 def _waves(n: int, highest: float) -> Tensor:

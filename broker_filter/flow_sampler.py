@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad, relu
 
-from broker_filter.posterior import PARAMETERS
+from broker_filter.posterior import PARAMETERS, flow_log_density, prior_of
 
 __all__ = ["FlowSampler", "spline_inverse"]
 
@@ -36,7 +36,7 @@ class FlowSampler:
         net: Any = estimator.net
         to_unconstrained, *transforms = net.transform.transforms
         self._box = to_unconstrained(None)
-        self._net = net
+        self._estimator, self._prior = estimator, prior_of(estimator)
         with torch.no_grad():
             self._steps = [_Step.of(transform) for transform in reversed(transforms)]
 
@@ -70,8 +70,10 @@ class FlowSampler:
         for step in self._steps:
             y, log_slope = step.inverse(y, context)
             log_density = log_density - log_slope
-        theta: Tensor = self._box.inv(y)
-        return theta, log_density + self._box.log_abs_det_jacobian(theta, y)
+        z: Tensor = self._box.inv(y)
+        theta = self._prior.from_flow(z)
+        log_density = log_density + self._box.log_abs_det_jacobian(z, y)
+        return theta, log_density + self._prior.to_flow(theta)[1]
 
     @torch.inference_mode()
     def log_density(self, s: Tensor, theta: Tensor) -> Tensor:
@@ -79,7 +81,7 @@ class FlowSampler:
 
         Minus infinity where it is none that a float32 can hold, as on the edges of the prior.
         """
-        density: Tensor = self._net(s.expand(len(theta), -1)).log_prob(theta)
+        density = flow_log_density(self._estimator, theta, s.expand(len(theta), -1))
         return density.nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
 
 

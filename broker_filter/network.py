@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from broker_filter.encoder import build_encoder, summary_width
+from broker_filter.encoder import build_encoder
 from broker_filter.evidence import EvidenceHead
 from broker_filter.posterior import build_estimator
+from broker_filter.prior import BoxPrior
 
 __all__ = ["Network"]
 
@@ -22,17 +23,15 @@ class Network(nn.Module):
     ----------
     config : mapping
         Keys ``encoder`` (``name`` and options), ``evidence``, ``flow`` (options) and ``prior``
-        (``low`` and ``high``, 5 numbers each).
+        (see `BoxPrior.to_config`).
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         encoder = build_encoder(**config["encoder"])
-        prior = config["prior"]
-        self.estimator: Any = build_estimator(
-            encoder, prior["low"], prior["high"], **config["flow"]
-        )
-        self.evidence = EvidenceHead(summary_width(encoder), **config["evidence"])
+        prior = BoxPrior.from_config(config["prior"])
+        self.estimator: Any = build_estimator(encoder, prior, **config["flow"])
+        self.evidence = EvidenceHead(encoder.summary_width, **config["evidence"])
 
     @property
     def encoder(self) -> nn.Module:

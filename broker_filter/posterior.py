@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from sbi.neural_nets import posterior_nn
 from sbi.utils import BoxUniform
 from torch import Tensor, nn
 
-__all__ = ["PARAMETERS", "build_estimator", "flow_loss"]
+from broker_filter.prior import BoxPrior
+
+__all__ = ["PARAMETERS", "build_estimator", "flow_log_density", "flow_loss", "prior_of"]
 
 PARAMETERS = ("t0", "u0", "log10_tE", "log10_rho", "f_s")
 
 
 def build_estimator(
     encoder: nn.Module,
-    low: Sequence[float],
-    high: Sequence[float],
+    prior: BoxPrior,
     *,
     transforms: int = 6,
     hidden: Sequence[int] = (256, 256, 256),
@@ -36,15 +37,17 @@ def build_estimator(
     ----------
     encoder : Module
         Maps x, shape (B, L, 3), to s, shape (B, d).
-    low, high : sequence of 5 floats
-        Prior box in the order of `PARAMETERS`; t0 in days from the start of the window.
+    prior : BoxPrior
+        In the order of `PARAMETERS`; t0 in days from the start of the window. The flow works in
+        the coordinates in which it is uniform, and keeps it as ``estimator.prior``.
     transforms, hidden, bins : int
         Shape of the neural spline flow.
     passes : int
         5 makes each transform autoregressive, 2 makes it a coupling, which samples faster.
     """
-    prior = BoxUniform(torch.tensor(low), torch.tensor(high))
-    theta = prior.sample((16,))
+    flow_box = prior.flow_box()
+    box = BoxUniform(torch.tensor(flow_box.low), torch.tensor(flow_box.high))
+    theta = box.sample((16,))
     x = torch.tensor([0.0, 1.0, 0.01]).expand(16, 64, 3).clone()
     x[:, :, 0] = torch.linspace(-1, 1, 64)
     with warnings.catch_warnings():
@@ -55,20 +58,32 @@ def build_estimator(
             embedding_net=encoder,
             z_score_x="none",
             z_score_theta="transform_to_unconstrained",
-            x_dist=prior,
+            x_dist=box,
             hidden_features=list(hidden),
             num_transforms=transforms,
             num_bins=bins,
             passes=passes,
         )
-    estimator: nn.Module = build(theta, x)
-    return estimator
+    estimator: Any = build(theta, x)
+    estimator.prior = prior
+    return cast("nn.Module", estimator)
+
+
+def prior_of(estimator: nn.Module) -> BoxPrior:
+    """The prior that an estimator of `build_estimator` was made for."""
+    return cast("BoxPrior", estimator.prior)
 
 
 def flow_loss(estimator: nn.Module, theta: Tensor, s: Tensor) -> Tensor:
     """Negative log density of ``theta``, shape (B, 5), given summaries ``s``; shape (B,)."""
-    loss: Tensor = -_flow(estimator, s).log_prob(theta)
-    return loss
+    return -flow_log_density(estimator, theta, s)
+
+
+def flow_log_density(estimator: nn.Module, theta: Tensor, s: Tensor) -> Tensor:
+    """Natural log of the flow's density of ``theta``, shape (B, 5), given ``s``; shape (B,)."""
+    z, log_jacobian = prior_of(estimator).to_flow(theta)
+    density: Tensor = _flow(estimator, s).log_prob(z)
+    return density + log_jacobian
 
 
 def _flow(estimator: nn.Module, s: Tensor) -> Any:  # noqa: ANN401  zuko has no types for mypy

@@ -62,6 +62,31 @@ class BoxPrior:
             theta[:, F_S] = low[F_S] * (high[F_S] / low[F_S]) ** unit[:, F_S]
         return theta
 
+    def flow_box(self) -> BoxPrior:
+        """The box in the coordinates in which the prior is uniform, as the flow has it."""
+        if not self.log_f_s:
+            return self
+        low, high = ((*edge[:F_S], math.log10(edge[F_S])) for edge in (self.low, self.high))
+        return BoxPrior(self.name, low, high)
+
+    def to_flow(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """``theta``, shape (..., 5), in the flow's coordinates, and ln of their Jacobian.
+
+        The density of theta is that of the coordinates times the exponential of the latter.
+        """
+        if not self.log_f_s:
+            return theta, torch.zeros_like(theta[..., 0])
+        f_s = theta[..., F_S]
+        z = torch.cat([theta[..., :F_S], f_s.log10()[..., None]], -1)
+        return z, -(f_s * math.log(10)).log()
+
+    def from_flow(self, z: Tensor) -> Tensor:
+        """The inverse of `to_flow`; inside the box in spite of rounding."""
+        if not self.log_f_s:
+            return z
+        f_s = (10 ** z[..., F_S]).clamp(self.low[F_S], self.high[F_S])
+        return torch.cat([z[..., :F_S], f_s[..., None]], -1)
+
     def log_density(self, theta: Tensor) -> Tensor:
         """Natural log of the density at ``theta``, shape (..., 5); minus infinity outside."""
         low, high = (torch.tensor(edge, device=theta.device) for edge in (self.low, self.high))

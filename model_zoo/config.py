@@ -63,7 +63,7 @@ class TrainConfig(_Strict):
     summary: str
     seed: int = 1
     start_from: str | None = Field(
-        None, description="entry whose encoder and evidence head the training starts from"
+        None, description="entry that the training starts from; its flow too where priors agree"
     )
     minutes: float = Field(60, ge=0)
     window_days: float = Field(20, gt=0)

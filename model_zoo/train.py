@@ -17,7 +17,7 @@ from tqdm import tqdm
 from broker_filter import zoo
 from broker_filter.errors import ConfigError
 from broker_filter.network import Network
-from broker_filter.posterior import flow_loss
+from broker_filter.posterior import flow_loss, prior_of
 from model_zoo.config import TrainConfig
 from model_zoo.simulate.curves import Curves, Simulator
 
@@ -239,13 +239,29 @@ def _summaries(encoder: nn.Module, curves: Curves) -> Tensor:
 
 
 def _start_from(network: Network, name: str) -> None:
-    """Take encoder and evidence head from an entry of the zoo; the flow stays new."""
+    """Take encoder and evidence head from an entry of the zoo; the flow where the priors agree.
+
+    Weights of inputs that the entry did not have start at zero.
+    """
     trained = zoo.load(zoo.verify(zoo.find(name)))
-    try:
-        network.encoder.load_state_dict(trained.encoder.state_dict())
-        network.evidence.load_state_dict(trained.evidence.state_dict())
-    except RuntimeError as error:
-        raise ConfigError(f"start_from: {name} is of another architecture: {error}") from error
+    same_prior = prior_of(trained.estimator) == prior_of(network.estimator)
+    taken = network.state_dict()
+    for key, value in trained.state_dict().items():
+        of_flow = key.startswith("estimator.net.")
+        if not key.endswith(".mask") and (same_prior or not of_flow):
+            try:
+                taken[key] = _widened(value, taken[key].shape)
+            except (KeyError, ValueError) as error:
+                raise ConfigError(f"start_from: {name}: {key} does not fit: {error}") from error
+    network.load_state_dict(taken)
+
+
+def _widened(value: Tensor, shape: torch.Size) -> Tensor:
+    """Weights with zeros for inputs that come last and are new."""
+    missing = shape[-1] - value.shape[-1] if value.ndim and value.ndim == len(shape) else 0
+    if value.shape[:-1] != shape[:-1] or missing < 0 or (value.ndim < 2 and missing):
+        raise ValueError(f"{tuple(value.shape)} for {tuple(shape)}")
+    return nn.functional.pad(value, (0, missing)) if missing else value
 
 
 def _optimizers(network: Network, config: TrainConfig) -> list[torch.optim.Optimizer]:

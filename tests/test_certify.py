@@ -43,9 +43,7 @@ def sampler() -> FlowSampler:
     """Of an untrained flow: a poor proposal, and no less right for that."""
     torch.manual_seed(1)
     encoder = build_encoder("compact", width=16, layers=1, heads=2, feed_forward=16)
-    estimator = build_estimator(
-        encoder, PRIOR.low, PRIOR.high, transforms=2, hidden=(16,), passes=2
-    )
+    estimator = build_estimator(encoder, PRIOR, transforms=2, hidden=(16,), passes=2)
     return FlowSampler(estimator)
 
 

@@ -241,7 +241,7 @@ def test_compose_is_understood(tmp_path: Path) -> None:
 
 def test_simulated_stream_keeps_its_pace() -> None:
     script = runpy.run_path(str(DEPLOY / "compose" / "simulated.py"))
-    prior = {"low": [0, 0, -1, -2, 0.1], "high": [20, 1.5, 1.3, 1, 1]}
+    prior = {"name": "box", "low": [0, 0, -1, -2, 0.1], "high": [20, 1.5, 1.3, 1, 1]}
     archive = Archive(8, 1, 1, prior, 20.0)
     sink, slept = MemorySink(), [0.0]
     sent = script["publish"](

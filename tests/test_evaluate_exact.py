@@ -158,7 +158,7 @@ def test_without_curves_near_zero_nothing_is_claimed() -> None:
 def test_an_entry_is_compared_and_drawn(tmp_path: Path) -> None:
     torch.manual_seed(1)
     encoder = {"name": "compact", "width": 16, "layers": 1, "heads": 2, "feed_forward": 32}
-    prior = {"low": PAPER_PRIOR.low, "high": PAPER_PRIOR.high}
+    prior = PAPER_PRIOR.to_config()
     flow = {"transforms": 1, "hidden": [16], "bins": 8}
     network = Network({"encoder": encoder, "evidence": {}, "flow": flow, "prior": prior}).eval()
     result = measure_exact(network, Simulator(NARROW, None), replace(QUICK, exact=2), quiet=True)

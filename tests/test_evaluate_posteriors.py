@@ -184,7 +184,7 @@ def test_shapes_and_weights_that_cannot_be_right_are_refused(change, message) ->
 def make_network() -> Network:
     torch.manual_seed(1)
     encoder = {"name": "compact", "width": 16, "layers": 1, "heads": 2, "feed_forward": 32}
-    prior = {"low": PAPER_PRIOR.low, "high": PAPER_PRIOR.high}
+    prior = PAPER_PRIOR.to_config()
     flow = {"transforms": 1, "hidden": [16], "bins": 8}
     return Network({"encoder": encoder, "evidence": {}, "flow": flow, "prior": prior}).eval()
 

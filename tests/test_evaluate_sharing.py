@@ -21,7 +21,7 @@ SIMULATOR = Simulator(length=128)
 
 def make_network() -> Network:
     torch.manual_seed(1)
-    prior = {"low": PAPER_PRIOR.low, "high": PAPER_PRIOR.high}
+    prior = PAPER_PRIOR.to_config()
     flow = {"transforms": 1, "hidden": [16], "bins": 8}
     return Network({"encoder": ENCODER, "evidence": {}, "flow": flow, "prior": prior})
 

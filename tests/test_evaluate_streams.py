@@ -144,7 +144,7 @@ def test_strides_find_what_every_exposure_finds_above_their_limit() -> None:
 def test_an_entry_is_measured_and_drawn(tmp_path: Path) -> None:
     torch.manual_seed(1)
     encoder = {"name": "compact", "width": 16, "layers": 1, "heads": 2, "feed_forward": 32}
-    prior = {"low": PAPER_PRIOR.low, "high": PAPER_PRIOR.high}
+    prior = PAPER_PRIOR.to_config()
     flow = {"transforms": 1, "hidden": [16], "bins": 8}
     network = Network({"encoder": encoder, "evidence": {}, "flow": flow, "prior": prior}).eval()
     result = measure_streams(network, SIMULATOR, replace(QUICK, streams=4), quiet=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +13,9 @@ from torch import Tensor
 from broker_filter.encoder import build_encoder
 from broker_filter.flow_sampler import FlowSampler, spline_inverse
 from broker_filter.posterior import build_estimator
+from broker_filter.prior import BoxPrior
 
-LOW, HIGH = [0.0, 0.0, -1.0, -2.0, 0.1], [20.0, 1.5, 1.3, 1.0, 1.0]
+PRIOR = BoxPrior("box-1", (0.0, 0.0, -1.0, -2.0, 0.1), (20.0, 1.5, 1.3, 1.0, 1.0))
 WIDTH, N = 16, 200
 SHAPES = [(2, (16,)), (2, (64, 16, 32)), (3, (24, 40)), (5, (16,)), (5, (64, 16, 32))]
 
@@ -22,7 +25,7 @@ def make_estimator(passes: int, hidden: tuple[int, ...]) -> Any:
         torch.manual_seed(1)
         encoder = build_encoder("compact", width=WIDTH, layers=1, heads=2, feed_forward=16)
         estimator = build_estimator(
-            encoder, LOW, HIGH, transforms=3, hidden=hidden, bins=5, passes=passes
+            encoder, PRIOR, transforms=3, hidden=hidden, bins=5, passes=passes
         )
         for parameter in estimator.net.parameters():
             # An untrained flow is close to the identity, where much would look right.
@@ -44,7 +47,7 @@ def noise(seed: int) -> Tensor:
 
 
 def span() -> Tensor:
-    return torch.tensor(HIGH) - torch.tensor(LOW)
+    return torch.tensor(PRIOR.high) - torch.tensor(PRIOR.low)
 
 
 def test_samples_are_those_of_zuko_for_the_same_noise(estimator: Any) -> None:
@@ -62,7 +65,7 @@ def test_densities_are_those_of_zuko(estimator: Any) -> None:
     with torch.no_grad():
         expected = estimator.net(s[:, None].expand(-1, N, -1)).log_prob(theta)
     # Where a sample touches the edge of the box, float32 has nothing left to invert.
-    inside = (((theta - torch.tensor(LOW)) / span() - 0.5).abs() < 0.499).all(-1)
+    inside = (((theta - torch.tensor(PRIOR.low)) / span() - 0.5).abs() < 0.499).all(-1)
     assert inside.float().mean() > 0.5
     torch.testing.assert_close(density[inside], expected[inside], rtol=1e-3, atol=5e-3)
 
@@ -71,7 +74,7 @@ def test_density_of_given_parameters_is_that_of_the_samples(estimator: Any) -> N
     s = summaries(1)
     sampler = FlowSampler(estimator)
     theta, density = sampler(s, N, [4])
-    inside = (((theta[0] - torch.tensor(LOW)) / span() - 0.5).abs() < 0.499).all(-1)
+    inside = (((theta[0] - torch.tensor(PRIOR.low)) / span() - 0.5).abs() < 0.499).all(-1)
     again = sampler.log_density(s, theta[0])
     torch.testing.assert_close(again[inside], density[0][inside], rtol=1e-3, atol=5e-3)
 
@@ -87,7 +90,7 @@ def test_a_window_has_its_own_samples_whatever_its_batch_mates(estimator: Any) -
 
 def test_on_the_edge_of_the_prior_there_is_next_to_no_density() -> None:
     sampler = FlowSampler(make_estimator(2, (16,)))
-    corners = torch.stack([torch.tensor(LOW), torch.tensor(HIGH)])
+    corners = torch.stack([torch.tensor(PRIOR.low), torch.tensor(PRIOR.high)])
     assert (sampler.log_density(summaries(1), corners) < -100).all()
 
 
@@ -116,3 +119,20 @@ def test_spline_is_zukos_and_the_identity_outside(bins: int) -> None:
     outside = x.abs() > 5
     assert torch.equal(back[outside], x[outside])
     assert (log_slope[outside] == 0).all()
+
+
+def test_under_a_log_uniform_f_s_densities_are_those_of_f_s_itself() -> None:
+    """The mean of 1 / density over the draws in a part of the box is the volume of that part."""
+    prior = replace(PRIOR, name="log-1", log_f_s=True)
+    encoder = build_encoder("compact", width=WIDTH, layers=1, heads=2, feed_forward=16)
+    sampler = FlowSampler(build_estimator(encoder, prior, transforms=2, hidden=(16,), passes=2))
+    theta, density = sampler(summaries(1), 100_000, [5])
+    low, high = torch.tensor(PRIOR.low) + 0.2 * span(), torch.tensor(PRIOR.high) - 0.2 * span()
+    inside = ((theta > low) & (theta < high)).all(-1)
+    volume = torch.where(inside, (-density).exp(), 0.0)
+    error = float(volume.std()) / math.sqrt(volume.numel())
+    expected = float((high - low).prod())
+    assert error < 0.05 * expected
+    assert float(volume.mean()) == pytest.approx(expected, abs=4 * error)
+    again = sampler.log_density(summaries(1), theta[0, :100])
+    torch.testing.assert_close(again, density[0, :100], rtol=1e-3, atol=5e-2)

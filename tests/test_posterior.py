@@ -7,14 +7,15 @@ import torch
 from broker_filter.encoder import build_encoder
 from broker_filter.flow_sampler import FlowSampler
 from broker_filter.posterior import build_estimator, flow_loss
+from broker_filter.prior import BoxPrior
 
-LOW, HIGH = [0.0, 0.0, -1.0, -2.0, 0.1], [20.0, 1.5, 1.3, 1.0, 1.0]
+PRIOR = BoxPrior("box-1", (0.0, 0.0, -1.0, -2.0, 0.1), (20.0, 1.5, 1.3, 1.0, 1.0))
 
 
 def make_estimator() -> torch.nn.Module:
     torch.manual_seed(1)
     encoder = build_encoder("compact", width=16, layers=1, heads=2, feed_forward=16)
-    return build_estimator(encoder, LOW, HIGH, transforms=2, hidden=(16,))
+    return build_estimator(encoder, PRIOR, transforms=2, hidden=(16,))
 
 
 def sample(estimator: torch.nn.Module, s: torch.Tensor, n: int, seeds: list[int]) -> torch.Tensor:
@@ -24,8 +25,8 @@ def sample(estimator: torch.nn.Module, s: torch.Tensor, n: int, seeds: list[int]
 def test_no_sample_leaves_the_prior_however_odd_the_summary() -> None:
     theta = sample(make_estimator(), 100 * torch.randn(3, 16), 2000, [1, 2, 3])
     assert theta.shape == (3, 2000, 5)
-    assert (theta >= torch.tensor(LOW)).all()
-    assert (theta <= torch.tensor(HIGH)).all()
+    assert (theta >= torch.tensor(PRIOR.low)).all()
+    assert (theta <= torch.tensor(PRIOR.high)).all()
 
 
 def test_samples_of_a_window_do_not_depend_on_its_batch_mates() -> None:
@@ -44,7 +45,7 @@ def test_a_seed_gives_the_same_samples_again() -> None:
 def test_samples_follow_the_density() -> None:
     """Draws of the prior, weighted by the density, have the mean that the samples have."""
     estimator, s = make_estimator(), torch.zeros(1, 16)
-    low, high = torch.tensor(LOW), torch.tensor(HIGH)
+    low, high = torch.tensor(PRIOR.low), torch.tensor(PRIOR.high)
     draws = low + (high - low) * torch.rand(50_000, 5, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         weight = (-flow_loss(estimator, draws, s.expand(len(draws), -1))).exp()

@@ -82,6 +82,23 @@ def test_config_brings_the_same_prior_back(prior: BoxPrior) -> None:
     assert BoxPrior.from_config(json.loads(json.dumps(prior.to_config()))) == prior
 
 
+def test_the_flow_has_coordinates_in_which_the_prior_is_uniform() -> None:
+    theta = LOG_BOX.sample(1000, seeded())
+    z, log_jacobian = LOG_BOX.to_flow(theta)
+    box = LOG_BOX.flow_box()
+    torch.testing.assert_close(LOG_BOX.log_density(theta), box.log_density(z) + log_jacobian)
+    torch.testing.assert_close(LOG_BOX.from_flow(z), theta)
+    assert torch.isfinite(LOG_BOX.log_density(LOG_BOX.from_flow(torch.tensor(box.high)))).all()
+
+
+def test_a_uniform_prior_is_left_as_it_is() -> None:
+    theta = BOX.sample(10, seeded())
+    z, log_jacobian = BOX.to_flow(theta)
+    assert torch.equal(z, theta)
+    assert not log_jacobian.any()
+    assert BOX.flow_box() == BOX
+
+
 def test_entries_from_before_log_f_s_are_uniform() -> None:
     config = LOG_BOX.to_config()
     del config["log_f_s"]

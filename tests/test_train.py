@@ -15,6 +15,7 @@ from broker_filter import zoo
 from broker_filter.errors import ConfigError
 from broker_filter.evidence import lpop
 from broker_filter.network import Network
+from broker_filter.posterior import flow_loss
 from model_zoo import cli
 from model_zoo.config import TrainConfig, load_config
 from model_zoo.evaluate import suite
@@ -264,3 +265,44 @@ def test_the_command_trains_and_files_an_entry(
 def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", str(tmp_path / "none.yaml")]) == 2
     assert capsys.readouterr().err.startswith("model-zoo: ")
+
+
+@pytest.fixture
+def ancestor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Network:
+    """A network that stands for the zoo's entry ``fspl-ancestor-0.0.1``."""
+    network = make_trainer(tmp_path / "ancestor").network.eval()
+    monkeypatch.setattr(zoo, "find", lambda name: tmp_path / name)
+    monkeypatch.setattr(zoo, "verify", lambda path: path)
+    monkeypatch.setattr(zoo, "load", lambda _: network)
+    return network
+
+
+def test_a_start_from_an_entry_says_what_it_says_though_inputs_were_added(
+    ancestor: Network, tmp_path: Path
+) -> None:
+    encoder = {**TINY["encoder"], "scan": True}
+    trainer = make_trainer(tmp_path, encoder=encoder, start_from="fspl-ancestor-0.0.1", seed=5)
+    network = trainer.network.eval()
+    curves = trainer.simulator.events(4, torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        (ln_k, s), (old_ln_k, old_s) = network(curves.x), ancestor(curves.x)
+        loss = flow_loss(network.estimator, curves.theta, s)
+        old_loss = flow_loss(ancestor.estimator, curves.theta, old_s)
+    torch.testing.assert_close(ln_k, old_ln_k)
+    torch.testing.assert_close(loss, old_loss)
+
+
+def test_under_another_prior_the_flow_starts_anew(ancestor: Network, tmp_path: Path) -> None:
+    changes = {"start_from": "fspl-ancestor-0.0.1", "seed": 5}
+    roman = {**TINY["simulator"], "prior": "roman-1", "gate": None}
+    network = make_trainer(tmp_path, simulator=roman, **changes).network
+    assert torch.equal(network.evidence.mlp[0].weight, ancestor.evidence.mlp[0].weight)
+    flow, old_flow = (dict(n.estimator.net.named_parameters()) for n in (network, ancestor))
+    assert not any(torch.equal(flow[name], old_flow[name]) for name in flow)
+
+
+@pytest.mark.usefixtures("ancestor")
+def test_a_start_from_another_architecture_is_refused(tmp_path: Path) -> None:
+    encoder = {**TINY["encoder"], "width": 8}
+    with pytest.raises(ConfigError, match=r"start_from: fspl-ancestor-0.0.1: .* does not fit"):
+        make_trainer(tmp_path, encoder=encoder, start_from="fspl-ancestor-0.0.1")

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from broker_filter.encoder import build_encoder, summary_width
+from broker_filter.encoder import build_encoder
 from broker_filter.evidence import LN_10, EvidenceHead
 from broker_filter.network import Network
 from model_zoo.evaluate.fit import fit
@@ -92,7 +92,7 @@ class _Dedicated(nn.Module):
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__()
         self.encoder = build_encoder(**options)
-        self.head = EvidenceHead(summary_width(self.encoder))
+        self.head = EvidenceHead(self.encoder.summary_width)
 
     def forward(self, x: Tensor, baseline_error: Tensor) -> Tensor:
         ln_k: Tensor = self.head(self.encoder(x, baseline_error))

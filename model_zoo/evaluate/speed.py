@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from VBMicrolensing import VBMicrolensing
 
 from broker_filter.certify import LikelihoodRatio
-from broker_filter.encoder import build_encoder, summary_width
+from broker_filter.encoder import build_encoder
 from broker_filter.evidence import EvidenceHead
 from broker_filter.flow_sampler import FlowSampler
 from broker_filter.network import Network
@@ -272,7 +272,7 @@ def _encoders(options: dict[str, Any], sizes: SpeedSizes) -> dict[str, Any]:
 @torch.inference_mode()
 def _rates(options: dict[str, Any], precision: torch.dtype, n: int) -> dict[str, float]:
     encoder = build_encoder(**options).eval()
-    head = EvidenceHead(summary_width(encoder))
+    head = EvidenceHead(encoder.summary_width)
     rates = {}
     for bucket, epochs in EPOCHS.items():
         x = _constant_stars(n, bucket, epochs)

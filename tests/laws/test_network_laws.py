@@ -14,13 +14,20 @@ from broker_filter.network import Network
 
 CONFIGS = {
     "compact": {"name": "compact", "width": 32, "layers": 2, "feed_forward": 64},
+    "compact, scan": {
+        "name": "compact",
+        "width": 32,
+        "layers": 2,
+        "feed_forward": 64,
+        "scan": True,
+    },
     "paper": {"name": "paper", "width": 32, "layers": 2, "heads": 4, "feed_forward": 64},
 }
 
 
 def make_network(name: str) -> Network:
     torch.manual_seed(3)
-    prior = {"low": [0, 0, -1, -2, 0.1], "high": [20, 1.5, 1.3, 1, 1]}
+    prior = {"name": "box-1", "low": [0, 0, -1, -2, 0.1], "high": [20, 1.5, 1.3, 1, 1]}
     flow = {"transforms": 2, "hidden": [16]}
     config = {"encoder": CONFIGS[name], "evidence": {"hidden": 8}, "flow": flow, "prior": prior}
     return Network(config).eval()
@@ -89,8 +96,10 @@ def test_training_mode_gives_what_evaluation_gives(network: Network) -> None:
         assert torch.equal(network.train()(x)[0], network.eval()(x)[0])
 
 
-def test_an_untrained_network_does_not_know_of_baselines(network: Network) -> None:
-    x = windows(3, 100, 128)
+@pytest.mark.parametrize("name", ["compact", "paper"])
+def test_an_untrained_network_does_not_know_of_baselines(name: str) -> None:
+    """Unless a scan tells it, which is exact from the start."""
+    network, x = make_network(name), windows(3, 100, 128)
     with torch.no_grad():
         assert torch.equal(network(x, torch.tensor([0.0, 1e-3, 0.1]))[0], network(x)[0])
 
@@ -137,9 +146,9 @@ def test_every_epoch_counts(network: Network) -> None:
             assert not close(network.encoder(changed), before)
 
 
-def test_state_travels_by_state_dict(network: Network) -> None:
-    name = "paper" if "positions" in dict(network.encoder.named_buffers()) else "compact"
-    other = make_network(name)
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+def test_state_travels_by_state_dict(name: str) -> None:
+    network, other = make_network(name), make_network(name)
     for p in other.parameters():
         p.data.zero_()
     other.load_state_dict(network.state_dict(), strict=True)
