@@ -1,6 +1,6 @@
 """The alert: what it holds, how it is made from a window and its posterior, and its bytes.
 
-An `Alert` is one record of ``schemas/alert/1/0``. Its ids are made from the data alone, so that the
+An `Alert` is one record of ``schemas/alert/1/1``. Its ids are made from the data alone, so that the
 same data filtered again give the same ids.
 """
 
@@ -20,8 +20,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from broker_filter.errors import PoisonMessage
 from broker_filter.lifecycle import EventState
-from broker_filter.schema import decode_strict, encode, schema_header
-from broker_filter.types import AlertState, FloatArray, OutgoingMessage, StarId, WindowBatch
+from broker_filter.schema import (
+    SCHEMA_HEADER,
+    current_version,
+    decode_strict,
+    encode,
+    schema_header,
+)
+from broker_filter.types import (
+    AlertState,
+    FloatArray,
+    Message,
+    OutgoingMessage,
+    StarId,
+    WindowBatch,
+)
 
 __all__ = [
     "PARAMETERS",
@@ -31,6 +44,7 @@ __all__ = [
     "CertifiedK",
     "Interval",
     "Magnification",
+    "OtherBand",
     "ProcessingTimes",
     "Provenance",
     "ab_magnitude",
@@ -39,6 +53,7 @@ __all__ = [
     "event_id",
     "event_probability",
     "from_avro",
+    "from_message",
     "mjd_to_datetime",
     "model_curves",
     "to_avro",
@@ -58,6 +73,9 @@ JD_MINUS_MJD = 2400000.5
 AB_ZERO_POINT_NJY = 31.4
 CURVES = 200
 """How many models of a posterior stand for all of it, where light curves are computed."""
+
+VERSIONS = ("1/0", current_version("alert"))
+"""Versions of the schema that can be read."""
 
 _NAMESPACE = uuid.UUID("5e0f7c1d-64d8-4c55-9c7d-0c2f6b1f7a31")
 QUANTILES = {"median": 0.5, "p16": 0.16, "p84": 0.84, "p2_5": 0.025, "p97_5": 0.975}
@@ -103,6 +121,16 @@ class CertifiedK:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherBand:
+    """What the network says of the same star in another band; last epoch in MJD TAI."""
+
+    band: str
+    log10_k: float
+    n_epochs: int
+    last_epoch_mjd_tai: float
+
+
+@dataclass(frozen=True, slots=True)
 class Provenance:
     """What evaluated the window: the model (and its window's length in days) and the software."""
 
@@ -133,6 +161,7 @@ class Alert:
     state : "new", "update", "retraction" or "final"
     star_id : str or int
     ra, dec : float or None, degrees
+    other_bands : tuple of OtherBand
     log10_k, log10_k_threshold : float
     certified : CertifiedK or None
     prior_odds, p_event : float
@@ -162,6 +191,7 @@ class Alert:
     dec: float | None
     survey: str
     band: str
+    other_bands: tuple[OtherBand, ...]
     log10_k: float
     log10_k_threshold: float
     certified: CertifiedK | None
@@ -307,6 +337,7 @@ def build_alert(
     provenance: Provenance,
     times: ProcessingTimes,
     certified: CertifiedK | None = None,
+    other_bands: tuple[OtherBand, ...] = (),
 ) -> Alert:
     """Make the alert of one window.
 
@@ -350,6 +381,7 @@ def build_alert(
         dec=dec,
         survey=survey,
         band=band,
+        other_bands=other_bands,
         log10_k=float(log10_k),
         log10_k_threshold=float(threshold),
         certified=certified,
@@ -401,6 +433,7 @@ def _reduced_chi2(
 _SHAPED = {
     "alert_id",
     "event_id",
+    "other_bands",
     "certified",
     "parameters",
     "samples",
@@ -419,6 +452,7 @@ _CERTIFIED = {
     "certifiedLook": "look",
 }
 _INTERVAL = ("name", "unit", *QUANTILES)
+_OTHER_BAND = tuple(field.name for field in fields(OtherBand))
 
 
 def _camel(name: str) -> str:
@@ -431,6 +465,9 @@ def to_record(alert: Alert) -> dict[str, Any]:
     return {
         "alertId": str(alert.alert_id),
         "eventId": str(alert.event_id),
+        "otherBands": [
+            {_camel(name): getattr(one, name) for name in _OTHER_BAND} for one in alert.other_bands
+        ],
         **{_camel(name): getattr(alert, name) for name in _PLAIN},
         **{key: getattr(alert.certified, name, None) for key, name in _CERTIFIED.items()},
         "posterior": {
@@ -449,7 +486,7 @@ def to_record(alert: Alert) -> dict[str, Any]:
 
 
 def to_avro(alert: Alert) -> bytes:
-    """Write one record of schema alert/1/0, without a container.
+    """Write one record of the current schema, without a container.
 
     Raises
     ------
@@ -459,19 +496,43 @@ def to_avro(alert: Alert) -> bytes:
     return encode("alert", to_record(alert))
 
 
-def from_avro(value: bytes) -> Alert:
+def from_avro(value: bytes, version: str | None = None) -> Alert:
     """Read what `to_avro` wrote.
+
+    Parameters
+    ----------
+    value : bytes
+    version : str, optional
+        Of the schema, as the message's header has it; the current one if left out.
 
     Raises
     ------
     PoisonMessage
         The bytes are no such record, or its columns contradict the numbers that describe them.
     """
-    record = decode_strict("alert", value)
+    record = decode_strict("alert", value, version)
     try:
         return _from_record(record)
     except ValueError as error:
         raise PoisonMessage("columns", f"alert {record['alertId']!r:.60}: {error}") from error
+
+
+def from_message(message: Message) -> Alert:
+    """Read an alert from a topic, in the version that its header ``schema`` names.
+
+    Raises
+    ------
+    PoisonMessage
+        ``unknown_format`` for a version that is not known here, and what `from_avro` raises.
+    """
+    schema = dict(message.headers).get(SCHEMA_HEADER, b"").decode(errors="replace")
+    version = schema.removeprefix("alert/") or None
+    if version not in (None, *VERSIONS):
+        known = ", ".join(f"alert/{known}" for known in VERSIONS)
+        raise PoisonMessage(
+            "unknown_format", f"schema {schema[:80]!r} is not known; known: {known}"
+        )
+    return from_avro(message.value or b"", version)
 
 
 def _from_record(record: Mapping[str, Any]) -> Alert:
@@ -488,6 +549,10 @@ def _from_record(record: Mapping[str, Any]) -> Alert:
     return Alert(
         alert_id=uuid.UUID(record["alertId"]),
         event_id=uuid.UUID(record["eventId"]),
+        other_bands=tuple(
+            OtherBand(*(one[_camel(name)] for name in _OTHER_BAND))
+            for one in record.get("otherBands", ())
+        ),
         certified=_certified(record),
         parameters=tuple(posterior["parameters"]),
         samples=samples,

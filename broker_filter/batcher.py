@@ -38,13 +38,25 @@ class Work:
     """Windows to evaluate, in order, and the offsets that may be committed after it.
 
     ``windows`` is None where the messages made none due; ``origins`` has an entry for each of them.
+    ``others`` are windows of the same stars in other bands; ``owner``, shape (len(others),), says
+    to which row of ``windows`` each belongs.
     ``captured`` are states of partitions as they are once this work is done, still without events.
     """
 
     windows: WindowBatch | None
     offsets: dict[Partition, int]
     origins: list[Origin] = field(default_factory=list)
+    others: WindowBatch | None = None
+    owner: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     captured: dict[Partition, ShardState] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    windows: WindowBatch
+    origin: Origin
+    others: WindowBatch | None
+    owner: IntArray | None
 
 
 class Batcher:
@@ -58,14 +70,31 @@ class Batcher:
 
     def __init__(self, flush_windows: int = 1024, max_wait_s: float = 2.0) -> None:
         self._flush_windows, self._max_wait_s = flush_windows, max_wait_s
-        self._windows: list[tuple[WindowBatch, Origin]] = []
+        self._windows: list[_Gathered] = []
         self._offsets: dict[Partition, int] = {}
         self._since: float | None = None
 
-    def add(self, windows: WindowBatch, now: float, origin: Origin = Origin()) -> None:
-        """Take windows of one origin; ``now`` is any monotonic clock in seconds."""
+    def add(
+        self,
+        windows: WindowBatch,
+        now: float,
+        origin: Origin = Origin(),
+        others: WindowBatch | None = None,
+        owner: IntArray | None = None,
+    ) -> None:
+        """Take windows of one origin.
+
+        Parameters
+        ----------
+        windows : WindowBatch
+        now : float
+            Any monotonic clock, in seconds.
+        origin : Origin
+        others, owner : WindowBatch and ndarray of int64, optional
+            As of `Work`, with rows of ``windows``.
+        """
         if len(windows):
-            self._windows.append((windows, origin))
+            self._windows.append(_Gathered(windows, origin, others, owner))
             self._since = now if self._since is None else self._since
 
     def note_offsets(self, offsets: Mapping[Partition, int], now: float) -> None:
@@ -77,22 +106,23 @@ class Batcher:
         """Whether to flush now."""
         if self._since is None:
             return False
-        full = sum(len(windows) for windows, _ in self._windows) >= self._flush_windows
+        full = sum(len(each.windows) for each in self._windows) >= self._flush_windows
         return full or now - self._since >= self._max_wait_s
 
     def flush(self) -> Work | None:
         """Hand over everything; None if there is nothing. Offsets move on without windows too."""
         if self._since is None:
             return None
-        windows = _joined([windows for windows, _ in self._windows]) if self._windows else None
-        origins = [origin for windows, origin in self._windows for _ in range(len(windows))]
-        work = Work(windows, self._offsets, origins)
+        gathered = self._windows
+        windows = _joined([each.windows for each in gathered]) if gathered else None
+        origins = [each.origin for each in gathered for _ in range(len(each.windows))]
+        work = Work(windows, self._offsets, origins, *_joined_others(gathered))
         self._windows, self._offsets, self._since = [], {}, None
         return work
 
     def drop(self, partitions: Collection[Partition]) -> None:
         """Forget what was gathered of partitions that others own now."""
-        self._windows = [each for each in self._windows if each[1].partition not in partitions]
+        self._windows = [each for each in self._windows if each.origin.partition not in partitions]
         self._offsets = {p: n for p, n in self._offsets.items() if p not in partitions}
 
 
@@ -119,6 +149,19 @@ def by_bucket(
         rows = np.flatnonzero(place == i)
         for first in range(0, len(rows), chunk):
             yield bucket, rows[first : first + chunk]
+
+
+def _joined_others(gathered: Sequence[_Gathered]) -> tuple[WindowBatch | None, IntArray]:
+    """The windows in other bands of all, and their rows in the joined batch."""
+    others: list[WindowBatch] = []
+    owner: list[IntArray] = [np.empty(0, np.int64)]
+    first = 0
+    for each in gathered:
+        if each.others is not None and each.owner is not None and len(each.others):
+            others.append(each.others)
+            owner.append(first + each.owner)
+        first += len(each.windows)
+    return (_joined(others) if others else None), np.concatenate(owner)
 
 
 def _joined(batches: Sequence[WindowBatch]) -> WindowBatch:

@@ -256,7 +256,7 @@ _OUTPUT = (
         ("schema",),
         "alerts published",
         "far above the usual rate: look at log_bayes_factor for a change of the input",
-        known=("alert/1/0",),
+        known=("alert/1/1",),
     ),
     Metric(
         "event_to_alert_seconds",

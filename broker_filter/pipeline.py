@@ -29,6 +29,7 @@ from broker_filter.alert import (
     Alert,
     CertifiedK,
     Magnification,
+    OtherBand,
     ProcessingTimes,
     Provenance,
     build_alert,
@@ -52,7 +53,14 @@ from broker_filter.photometry import Limits, accept
 from broker_filter.schedule import Schedule, concatenate, waves
 from broker_filter.scorer import Scored, Scorer
 from broker_filter.shard_state import ShardState, SnapshotError, damage_of, prefixed
-from broker_filter.types import DeadLetter, Message, Partition, Photometry, WindowBatch
+from broker_filter.types import (
+    DeadLetter,
+    IntArray,
+    Message,
+    Partition,
+    Photometry,
+    WindowBatch,
+)
 from broker_filter.window import WindowStore
 
 __all__ = ["Assessment", "AssessmentOptions", "Intake", "Outputs", "Pipeline"]
@@ -268,7 +276,8 @@ class Intake:
                 slots = shard.store.insert(self._usable(piece))
                 due = shard.schedule.due(shard.store, slots)
                 if len(due):
-                    self._batcher.add(shard.store.read(due), now, origin)
+                    windows = shard.store.read(due)
+                    self._batcher.add(windows, now, origin, *_others(shard, windows))
         for outcome, count in shard.store.take_counts().items():
             self._metrics.inc("points_inserted_total", count, outcome=outcome)
 
@@ -276,6 +285,19 @@ class Intake:
         if partition not in self._shards:
             self._shards[partition] = _Shard(self._make_store(), self._make_schedule())
         return self._shards[partition]
+
+
+def _others(shard: _Shard, windows: WindowBatch) -> tuple[WindowBatch | None, IntArray]:
+    """Windows of the same stars in other bands that have enough epochs, and whose they are."""
+    owner, sibling = shard.store.siblings(windows.slot)
+    enough = shard.store.count[sibling] >= shard.schedule.min_points
+    owner, sibling = owner[enough], sibling[enough]
+    if not len(sibling):
+        return None, owner
+    # One row for each owner, though two of them may have the same sibling.
+    others = shard.store.read(sibling, count=False)
+    readable = np.isin(sibling, others.slot)
+    return others, owner[readable]
 
 
 def _silent(shard: _Shard) -> bool:
@@ -425,7 +447,7 @@ class Assessment:
             if scored.log10_k[row] >= trigger or memory.knows(key):
                 times = ProcessingTimes(origin.received_ms or None, now_ms, now_ms)
                 look = self._certify(batch, scored, row, key, memory.looks, trigger)
-                alert = self._look(batch, scored, row, key, memory.events, look, times)
+                alert = self._look(work, batch, scored, row, key, memory.events, look, times)
                 # A silent alert was needed all the same: its peak decides how the event ends.
                 if alert is not None and not origin.silent:
                     alerts.append(alert)
@@ -433,6 +455,7 @@ class Assessment:
 
     def _look(
         self,
+        work: Work,
         batch: WindowBatch,
         scored: Scored,
         row: int,
@@ -478,6 +501,7 @@ class Assessment:
                 else CertifiedK(
                     look.log10_k, look.log10_k_error, look.effective_sample_size, look.count
                 ),
+                other_bands=self._other_bands(work, row),
             )
             state = with_peak(state, alert.t0_mjd_tai)
             passed = time.perf_counter() - began
@@ -487,6 +511,18 @@ class Assessment:
         else:
             events[key] = state
         return alert
+
+    def _other_bands(self, work: Work, row: int) -> tuple[OtherBand, ...]:
+        """What the network says of the star's windows in its other bands."""
+        rows = np.flatnonzero(work.owner == row)
+        if work.others is None or not len(rows):
+            return ()
+        others = work.others.take(rows)
+        columns = zip(others.band, self._scorer.score(others).log10_k, others.n, strict=True)
+        return tuple(
+            OtherBand(band, float(log10_k), int(n), float(others.mjd_tai[i, n - 1]))
+            for i, (band, log10_k, n) in enumerate(columns)
+        )
 
     def _certify(
         self,

@@ -74,7 +74,7 @@ def rehearse(
             publisher.start()
             service.run()
             publisher.finish()
-            return reader.take(int(metrics.value("alerts_published_total", schema="alert/1/0")))
+            return reader.take(int(metrics.value("alerts_published_total", schema="alert/1/1")))
 
 
 class _Publisher:

@@ -48,7 +48,7 @@ class Reporter:
     def published(self, alerts: Iterable[Alert]) -> None:
         """Alerts are out, for all to see."""
         for alert in alerts:
-            self._metrics.inc("alerts_published_total", schema="alert/1/0")
+            self._metrics.inc("alerts_published_total", schema="alert/1/1")
             if alert.received_ms is not None:
                 passed = time.time() - alert.received_ms / 1000
                 self._metrics.observe("event_to_alert_seconds", passed)

@@ -33,7 +33,7 @@ class Schedule:
     """
 
     def __init__(self, every_days: float, min_points: int) -> None:
-        self._every, self._min_points = every_days, min_points
+        self._every, self.min_points = every_days, min_points
         self._phase = np.empty(0)
         self._last = np.empty(0)
 
@@ -53,7 +53,7 @@ class Schedule:
         """
         self._follow(store)
         cell = self._cell(store.newest[slots], slots)
-        due = (cell > self._last[slots]) & (store.count[slots] >= self._min_points)
+        due = (cell > self._last[slots]) & (store.count[slots] >= self.min_points)
         self._last[slots[due]] = cell[due]
         return slots[due]
 

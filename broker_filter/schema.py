@@ -21,6 +21,7 @@ from broker_filter.errors import PoisonMessage, SchemaError
 __all__ = [
     "MAX_MESSAGE_BYTES",
     "SCHEMA_HEADER",
+    "current_version",
     "decode_strict",
     "encode",
     "load_schema",
@@ -28,6 +29,9 @@ __all__ = [
     "schema_header",
     "software_version",
 ]
+
+CURRENT_VERSION = {"alert": "1/1"}
+"""Version in which a schema is written where it is not the first; older ones stay readable."""
 
 MAX_MESSAGE_BYTES = 8 << 20
 """Longest message that is looked into, bytes: decoding never needs more than a few times this."""
@@ -43,16 +47,21 @@ def schema_folder() -> Path:
     return installed if installed.is_dir() else package.parent / "schemas"
 
 
+def current_version(name: str) -> str:
+    """Version ``MAJOR/MINOR`` in which records of a schema are written."""
+    return CURRENT_VERSION.get(name, "1/0")
+
+
 @lru_cache
-def load_schema(name: str, version: str = "1/0") -> dict[str, Any]:
+def load_schema(name: str, version: str | None = None) -> dict[str, Any]:
     """Read and parse one schema, once per process.
 
     Parameters
     ----------
     name : str
         Such as ``"photometry"``.
-    version : str
-        ``"MAJOR/MINOR"``.
+    version : str, optional
+        ``"MAJOR/MINOR"``; here and below the current one if left out.
 
     Returns
     -------
@@ -64,6 +73,7 @@ def load_schema(name: str, version: str = "1/0") -> dict[str, Any]:
     SchemaError
         There is no such schema, or it is not valid Avro.
     """
+    version = version or current_version(name)
     path = schema_folder() / name / version / f"{name}.avsc"
     try:
         parsed: dict[str, Any] = fastavro.parse_schema(json.loads(path.read_bytes()))
@@ -79,17 +89,17 @@ def load_schema(name: str, version: str = "1/0") -> dict[str, Any]:
     return parsed
 
 
-def schema_header(name: str, version: str = "1/0") -> tuple[str, bytes]:
-    """Name and value of the message header that tells readers the schema."""
-    return SCHEMA_HEADER, f"{name}/{version}".encode()
+def schema_header(name: str) -> tuple[str, bytes]:
+    """Name and value of the message header that tells readers the current schema."""
+    return SCHEMA_HEADER, f"{name}/{current_version(name)}".encode()
 
 
-def encode(name: str, record: dict[str, Any], version: str = "1/0") -> bytes:
+def encode(name: str, record: dict[str, Any], version: str | None = None) -> bytes:
     """Write one record without a container, strictly.
 
     Parameters
     ----------
-    name, version : str
+    name, version
         The schema.
     record : dict
         One entry a field. Fields with a default may be left out, others may not, and more than the
@@ -100,6 +110,7 @@ def encode(name: str, record: dict[str, Any], version: str = "1/0") -> bytes:
     SchemaError
         The record does not fit the schema.
     """
+    version = version or current_version(name)
     stream = BytesIO()
     try:
         fastavro.schemaless_writer(
@@ -111,13 +122,13 @@ def encode(name: str, record: dict[str, Any], version: str = "1/0") -> bytes:
 
 
 def decode_strict(
-    name: str, value: bytes, version: str = "1/0", *, max_bytes: int = MAX_MESSAGE_BYTES
+    name: str, value: bytes, version: str | None = None, *, max_bytes: int = MAX_MESSAGE_BYTES
 ) -> dict[str, Any]:
     """Read one record that must fill its bytes exactly.
 
     Parameters
     ----------
-    name, version : str
+    name, version
         The schema with which the record was written.
     value : bytes
         The record without a container or framing.
@@ -129,6 +140,7 @@ def decode_strict(
     PoisonMessage
         ``too_large``, ``truncated``, ``trailing_bytes``, or ``undecodable``.
     """
+    version = version or current_version(name)
     if len(value) > max_bytes:
         raise PoisonMessage("too_large", f"{len(value)} bytes, more than {max_bytes}")
     stream = BytesIO(value)

@@ -7,7 +7,7 @@ Nothing per point is a Python object: a message becomes one `Photometry`, whose 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import numpy as np
@@ -158,6 +158,18 @@ class WindowBatch:
 
     def __len__(self) -> int:
         return len(self.star)
+
+    def take(self, rows: IntArray) -> WindowBatch:
+        """The windows of some rows."""
+        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        return WindowBatch(
+            **{
+                name: [column[i] for i in rows.tolist()]
+                if isinstance(column, list)
+                else column[rows]
+                for name, column in columns.items()
+            }
+        )
 
     @property
     def valid(self) -> NDArray[np.bool_]:

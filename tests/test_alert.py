@@ -23,6 +23,7 @@ from broker_filter.alert import (
     Alert,
     CertifiedK,
     Interval,
+    OtherBand,
     ProcessingTimes,
     Provenance,
     ab_magnitude,
@@ -31,6 +32,7 @@ from broker_filter.alert import (
     event_id,
     event_probability,
     from_avro,
+    from_message,
     mjd_to_datetime,
     model_curves,
     to_avro,
@@ -41,9 +43,9 @@ from broker_filter.alert import (
 from broker_filter.errors import PoisonMessage, SchemaError
 from broker_filter.lifecycle import EventState
 from broker_filter.schema import decode_strict, encode, load_schema, schema_folder
-from broker_filter.types import FloatArray, WindowBatch
+from broker_filter.types import FloatArray, Message, WindowBatch
 
-FOLDER = schema_folder() / "alert/1/0"
+FOLDER = schema_folder() / "alert/1/1"
 START, N = 61000.0, 40
 ALERT_ID = "d0540af8-1466-52b5-9dcf-84f3390cdb1e"
 EVENT_ID = "61be02ea-baa5-5374-b9d5-e8a9fdf2b36f"
@@ -382,7 +384,7 @@ def test_message_is_keyed_by_star_and_tells_what_filters_need() -> None:
     message = to_message(alert, "alerts")
     headers = dict(message.headers)
     assert (message.topic, message.key) == ("alerts", b"4611686018427387905")
-    assert headers["schema"] == b"alert/1/0"
+    assert headers["schema"] == b"alert/1/1"
     assert headers["alertId"].decode() == str(alert.alert_id)
     assert headers["state"] == b"update"
     assert float(headers["log10K"]) == alert.log10_k
@@ -414,3 +416,30 @@ def test_intervals_are_rounded_to_two_digits(
     median: float, p16: float, p84: float, expected: tuple[str, str, str]
 ) -> None:
     assert Interval("t0", "d", median, p16, p84, p16, p84).rounded() == expected
+
+
+def test_alerts_of_the_former_version_are_read_by_their_header() -> None:
+    old = (schema_folder() / "alert/1/0/sample.avro").read_bytes()
+    message = Message("alerts", 0, 0, None, old, headers=(("schema", b"alert/1/0"),))
+    alert = from_message(message)
+    assert alert.other_bands == ()
+    assert alert.alert_id == from_avro((FOLDER / "sample.avro").read_bytes()).alert_id
+
+
+@pytest.mark.parametrize("version", [b"alert/9/9", b"alert/../../photometry", b"photometry/1/0"])
+def test_a_version_that_is_not_known_is_poison(version: bytes) -> None:
+    value = (FOLDER / "sample.avro").read_bytes()
+    with pytest.raises(PoisonMessage, match="known: alert/1/0, alert/1/1"):
+        from_message(Message("alerts", 0, 0, None, value, headers=(("schema", version),)))
+
+
+def test_other_bands_travel() -> None:
+    others = (OtherBand("g", -1.5, 12, 61000.25), OtherBand("z", 4.0, 300, 61001.5))
+    alert = replace(build(), other_bands=others)
+    assert from_avro(to_avro(alert)).other_bands == others
+    assert json.loads(json.dumps(to_json_dict(alert)))["otherBands"][1] == {
+        "band": "z",
+        "log10K": 4.0,
+        "nEpochs": 300,
+        "lastEpochMjdTai": 61001.5,
+    }

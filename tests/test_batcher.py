@@ -102,3 +102,16 @@ def test_chunks_hold_each_window_once_in_order_and_are_full_but_for_the_last(
         assert all(size == chunk for size in sizes[:-1])
         rows = [row for found, part in chunks if found == bucket for row in part.tolist()]
         assert rows == sorted(rows)
+
+
+def test_windows_in_other_bands_keep_their_owners_through_a_flush() -> None:
+    batcher = Batcher()
+    batcher.add(windows([2, 5], "a"), 0.0)
+    batcher.add(windows([3, 4], "b"), 0.0, others=windows([7, 8], "x"), owner=np.array([1, 1]))
+    batcher.add(windows([1], "c"), 0.0, others=windows([9], "y"), owner=np.array([0]))
+    work = batcher.flush()
+    assert work is not None
+    assert work.others is not None
+    assert work.others.star == ["x0", "x1", "y0"]
+    assert work.owner.tolist() == [3, 3, 4]
+    assert work.others.take(np.array([2])).n.tolist() == [9]

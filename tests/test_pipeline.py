@@ -129,6 +129,7 @@ def make_stream(days: float = 55.0) -> list[Message]:
 
 
 STREAM = make_stream()
+TIMES = np.arange(PEAK - 10, PEAK + 3, 0.4).tolist()
 
 
 def run(stream: Sequence[Message], cuts: Sequence[int] = (), *, flush: bool = True) -> list[Alert]:
@@ -460,3 +461,31 @@ def test_certified_k_decides_where_it_is_asked_to(alerts: list[Alert]) -> None:
 def test_every_alert_of_an_open_event_carries_a_certificate(alerts: list[Alert]) -> None:
     for alert in alerts:
         assert (alert.certified is not None) == (alert.state in ("new", "update"))
+
+
+def test_alerts_name_the_deciding_band_and_what_the_others_say() -> None:
+    alerts = [alert for alert in run(STREAM) if alert.star_id == "lensed"]
+    assert {alert.band for alert in alerts} == {"g", "r"}
+    for alert in alerts:
+        (other,) = alert.other_bands
+        assert {alert.band, other.band} == {"g", "r"}
+        assert alert.last_epoch_mjd_tai - 0.5 < other.last_epoch_mjd_tai
+        assert other.last_epoch_mjd_tai <= alert.last_epoch_mjd_tai + 0.5
+    # While the event lasts both bands see it.
+    assert max(alert.other_bands[0].log10_k for alert in alerts) > THRESHOLD
+
+
+def test_a_star_in_one_band_has_no_others() -> None:
+    one_band = [epoch(i, m, 1000 + 900 * (m > PEAK), band="r") for i, m in enumerate(TIMES)]
+    others = [epoch(len(TIMES), TIMES[-1], 1000.0, star="another", band="g")]
+    alerts = run(one_band + others)
+    assert alerts
+    assert not any(alert.other_bands for alert in alerts)
+
+
+def test_a_band_with_too_few_epochs_says_nothing_yet() -> None:
+    messages = [epoch(i, m, 1000 + 900 * (m > PEAK), band="r") for i, m in enumerate(TIMES)]
+    few = [epoch(i, PEAK - 1 + 0.1 * i, band="g") for i in range(4)]  # 5 are needed
+    alerts = run(few + messages)
+    assert alerts
+    assert not any(alert.other_bands for alert in alerts)

@@ -28,7 +28,7 @@ def point_source(u: FloatArray, _rho: FloatArray) -> FloatArray:
 
 @pytest.fixture
 def alert() -> Alert:
-    return from_avro((schema_folder() / "alert/1/0/sample.avro").read_bytes())
+    return from_avro((schema_folder() / "alert/1/1/sample.avro").read_bytes())
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_drawing_touches_neither_pyplot_nor_the_users_style(tmp_path: Path) -> N
         "assert style() == before\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
-    sample = schema_folder() / "alert/1/0/sample.avro"
+    sample = schema_folder() / "alert/1/1/sample.avro"
     subprocess.run(
         [sys.executable, "-c", program, str(sample), str(tmp_path / "corner.png")],
         check=True,

@@ -26,7 +26,7 @@ import model_zoo.cli
 from broker_filter.config import Model, Settings, load_settings
 from broker_filter.decode import Decoder
 from broker_filter.metrics_table import METRICS, markdown_table
-from broker_filter.schema import load_schema, schema_folder, schema_header
+from broker_filter.schema import current_version, load_schema, schema_folder, schema_header
 from broker_filter.sink import MemorySink
 from broker_filter.subscribe import Subscription
 from broker_filter.types import Message
@@ -142,7 +142,7 @@ def fields_table(schema: str) -> str:
 
 
 def json_schema(name: str) -> dict[str, Any]:
-    path = schema_folder() / name / "1/0" / f"{name}.avsc"
+    path = schema_folder() / name / current_version(name) / f"{name}.avsc"
     schema: dict[str, Any] = json.loads(path.read_text())
     return schema
 
@@ -356,7 +356,7 @@ class OneAlert:
     """A reader that has the schema's sample alert, and then nothing."""
 
     def __init__(self) -> None:
-        value = (schema_folder() / "alert/1/0/sample.avro").read_bytes()
+        value = (schema_folder() / "alert/1/1/sample.avro").read_bytes()
         self.messages = [Message("microlensing-alerts", 0, 0, b"1", value)]
 
     def poll(self, timeout: float) -> Message | None:  # noqa: ARG002
