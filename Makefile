@@ -8,7 +8,7 @@ NODES  ?= 1
 RUNS   ?= 1
 PORT   ?= 0
 
-.PHONY: demo test lint bench chaos kafka deploy-check train wheel clean
+.PHONY: demo test lint bench chaos kafka deploy-tools deploy-check train wheel clean
 
 demo: $(VENV)/.run  ## filter a simulated archive through a Kafka broker in this process
 	$(BIN)/broker-filter demo --out $(OUT)
@@ -32,6 +32,8 @@ kafka: $(VENV)/.test  ## run Apache Kafka on 127.0.0.1 until Ctrl-C (NODES=3 POR
 	@$(BIN)/python -m tests.kafka_broker --nodes $(NODES) --port $(PORT) --topics "$(TOPICS)"
 
 TOOLS := $(addprefix build/bin/,helm promtool prometheus compose-check)
+
+deploy-tools: build/bin/helm build/bin/compose-check  ## what no package brings of the tools for deploy/
 
 deploy-check: $(VENV)/.test $(TOOLS)  ## check all of deploy/ with the tools that will read it
 	DEPLOY_CHECK=1 $(BIN)/python -m pytest tests/test_deploy.py tests/integration/test_prometheus.py

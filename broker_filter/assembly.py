@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 from contextlib import ExitStack
 
 from broker_filter.alert import Provenance
+from broker_filter.avro_schema import load_folder
 from broker_filter.batcher import Batcher
-from broker_filter.config import Settings
+from broker_filter.config import Input, Packets, Settings
 from broker_filter.decode import Decoder
 from broker_filter.delivery import Delivery, Patience
+from broker_filter.framing import Unframer
 from broker_filter.lens import magnification
 from broker_filter.looks import budget_threshold
 from broker_filter.observe import Health, Metrics, ObserveServer
@@ -19,18 +22,26 @@ from broker_filter.progress import GroupProgress
 from broker_filter.restore import UNREACHABLE_S, Restorer, Start, find_start
 from broker_filter.schedule import Schedule
 from broker_filter.schema import software_version
+from broker_filter.schema_source import (
+    Registry,
+    SchemaSource,
+    chained,
+    filed_schemas,
+    package_folder,
+)
 from broker_filter.scorer import Scorer
 from broker_filter.service import REVOKE_SHARE, Service
 from broker_filter.signals import stop_on_signals
 from broker_filter.snapshot import SnapshotStore
 from broker_filter.snapshot_writer import SnapshotWriter
 from broker_filter.source import KafkaSource, OnChange, Partition, Source
+from broker_filter.surveys.options import SurveyOptions
 from broker_filter.transaction import open_delivery
 from broker_filter.watchdog import Watchdog
 from broker_filter.window import WindowStore
 from broker_filter.zoo import Entry, find, verify
 
-__all__ = ["make_assessment", "make_intake", "make_service", "open_entry", "run"]
+__all__ = ["make_assessment", "make_decoder", "make_intake", "make_service", "open_entry", "run"]
 
 _log = logging.getLogger(__name__)
 
@@ -43,11 +54,42 @@ def open_entry(settings: Settings) -> Entry:
     return verify(settings.model.path or find(settings.model.id))
 
 
+def make_decoder(settings: Input) -> Decoder:
+    """Decoder of the input topics, with all schemas that the settings name.
+
+    Raises
+    ------
+    ConfigError, SchemaError
+        A folder of schemas is missing or not valid.
+    """
+    sources: list[SchemaSource] = [filed_schemas(settings.schema_folder, settings.schema_ids).get]
+    if packaged := package_folder():
+        sources.append(filed_schemas(packaged).get)
+    if settings.schema_registry:
+        sources.append(Registry(settings.schema_registry))
+    schemaless = {topic: load_folder(path) for topic, path in settings.topic_schemas.items()}
+    unframer = Unframer(
+        chained(*sources), schemaless=schemaless, max_bytes=settings.max_message_bytes
+    )
+    return Decoder(
+        settings.format,
+        max_bytes=settings.max_message_bytes,
+        unframer=unframer,
+        options=_survey_options(settings.packets),
+        look_back_days=math.inf if settings.look_back_days is None else settings.look_back_days,
+    )
+
+
+def _survey_options(settings: Packets) -> SurveyOptions:
+    chosen = settings.model_dump()
+    return SurveyOptions(**{**chosen, "ignored_cuts": frozenset(settings.ignored_cuts)})
+
+
 def make_intake(settings: Settings, entry: Entry, metrics: Metrics) -> Intake:
     """First half of the pipeline, as the settings say."""
     window, schedule = settings.window, settings.schedule
     return Intake(
-        Decoder(settings.input.format, max_bytes=settings.input.max_message_bytes),
+        make_decoder(settings.input),
         Limits(settings.input.mjd_min, settings.input.mjd_max, settings.input.flag_mask),
         Batcher(settings.batch.flush_windows, settings.batch.max_wait_s),
         lambda: WindowStore(entry.window_days, window.max_points),

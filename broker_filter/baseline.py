@@ -306,12 +306,24 @@ class Tracks:
     def _scale(self, t: IntArray) -> FloatArray:
         return _significant(residual_scale(self.residuals[t]), self.count[t])
 
+    def known(self, track: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Baseline and error from outside the window; NaN where there is none.
+
+        The mean of the track's history from 30 points on, and the catalogue's flux, together by
+        inverse variance.
+
+        Parameters
+        ----------
+        track : ndarray, shape (B,), int64
+        """
+        reference = self.reference[track], self.reference_err[track]
+        return combine(*self._past(track, MIN_HISTORY), *reference)
+
     def calibrate(self, track: IntArray, window: Series) -> Calibration:
         """Baseline and error scale of tracks at this moment.
 
-        The baseline is the mean of the track's history from 30 points on, and the catalogue's
-        flux, together by inverse variance; where there is neither, the quiet level of the
-        window itself. The error scale comes from the history, else from the window.
+        The baseline is the `known` one; where there is none, the quiet level of the window
+        itself. The error scale comes from the history, else from the window.
 
         Parameters
         ----------
@@ -319,8 +331,7 @@ class Tracks:
         window : Series
             What the window holds of each track; at least one epoch a row.
         """
-        reference = self.reference[track], self.reference_err[track]
-        level, error = combine(*self._past(track, MIN_HISTORY), *reference)
+        level, error = self.known(track)
         scale = self._scale(track)
         young = np.flatnonzero(self.count[track] < MIN_HISTORY)
         if len(young):

@@ -1,4 +1,4 @@
-"""Command line: ``broker-filter run | replay | subscribe | demo | check-config | zoo``.
+"""Command line: ``broker-filter run | replay | subscribe | recovery | demo | check-config | zoo``.
 
 What is heavy (torch) is imported by the commands that need it, so that ``--help`` is quick.
 """
@@ -54,7 +54,8 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from broker_filter import replay
+    from broker_filter import replay_command
+    from broker_filter.recovery import add_arguments as add_recovery_arguments
     from broker_filter.subscribe import add_arguments as add_subscribe_arguments
 
     parser = argparse.ArgumentParser(
@@ -63,13 +64,16 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = _add(commands, "run", _run, "filter a stream until SIGTERM", "run --config config.yaml")
     run.add_argument("--config", type=Path, help="settings (YAML)")
-    again = commands.add_parser("replay", help="publish light-curve files to a topic")
-    replay.add_arguments(again)
+    again = commands.add_parser("replay", help="publish an archive to a topic")
+    replay_command.add_arguments(again)
     again.add_argument("--bootstrap-servers", default="127.0.0.1:9092", help="default: %(default)s")
     again.set_defaults(run=_replay)
     listen = commands.add_parser("subscribe", help="print, save and plot alerts")
     add_subscribe_arguments(listen)
     listen.set_defaults(run=_subscribe)
+    measure = commands.add_parser("recovery", help="tell what of an injection was found")
+    add_recovery_arguments(measure)
+    measure.set_defaults(run=_recovery)
     _add_demo(commands)
     check = _add(
         commands, "check-config", _check, "show the settings, resolved", "check-config config.yaml"
@@ -140,7 +144,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _replay(args: argparse.Namespace) -> int:
-    from broker_filter import replay
+    from broker_filter import replay_command
+    from broker_filter.signals import stop_on_signals
     from broker_filter.sink import KafkaSink
 
     kafka = Kafka(
@@ -148,12 +153,23 @@ def _replay(args: argparse.Namespace) -> int:
         input_topics=(args.topic,),
         connect_timeout_s=CONNECT_S,
     )
+    stop_on_signals(_interrupt)  # so that SIGTERM, too, leaves a position to go on from
     with closing(KafkaSink(kafka)) as sink:
-        return replay.run(args, sink)
+        return replay_command.run(args, sink)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def _subscribe(args: argparse.Namespace) -> int:
     from broker_filter.subscribe import run
+
+    return run(args)
+
+
+def _recovery(args: argparse.Namespace) -> int:
+    from broker_filter.recovery import run
 
     return run(args)
 

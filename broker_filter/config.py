@@ -41,6 +41,7 @@ __all__ = [
     "Log",
     "Metrics",
     "Model",
+    "Packets",
     "Schedule",
     "Security",
     "Settings",
@@ -255,14 +256,74 @@ class Kafka(BaseModel):
         return self
 
 
+class Packets(BaseModel):
+    """How survey packets are read; see `broker_filter.surveys.options.SurveyOptions`."""
+
+    model_config = _STRICT
+
+    ignored_cuts: Annotated[tuple[str, ...], BeforeValidator(_split)] = Field(
+        default=(), max_length=100, description="quality cuts that reject nothing, by name"
+    )
+    star_behind: Literal["both", "either"] = Field(
+        default="both",
+        description="shape criteria that must hold for ZTF's reference source to be the star",
+    )
+    ztf_min_rb: float = Field(default=0.0, ge=0, le=1, description="least real-bogus score of ZTF")
+    lsst_min_reliability: float = Field(
+        default=0.0, ge=0, le=1, description="least reliability of LSST detections"
+    )
+    roman_zero_points: dict[str, Annotated[float, Field(ge=0, le=50)]] = Field(
+        default_factory=dict,
+        max_length=20,
+        description="band to AB magnitude of 1 DN in Roman difference images; bands without one are"
+        " rejected",
+    )
+    roman_time: Literal["start_utc", "mid_tai"] = Field(
+        default="start_utc", description="what midpointMjdTai of Roman packets holds"
+    )
+    roman_exposure_s: float = Field(
+        default=0.0, ge=0, le=10_000, description="length of a Roman exposure, seconds"
+    )
+
+
 class Input(BaseModel):
     """What a message may hold."""
 
     model_config = _STRICT
 
     format: Literal["auto", "photometry", "photometry_block"] = Field(
-        default="auto", description="schema of the messages; auto tells them apart one by one"
+        default="auto",
+        description="schema of the messages; auto tells them, and survey packets, apart one by one",
     )
+    schema_folder: Path | None = Field(
+        default=None,
+        description="folder of schemas filed [SURVEY/]MAJOR/MINOR/*.avsc, for packets that carry"
+        " only the number 100 MAJOR + MINOR; the package lsst-alert-packet is used if installed",
+    )
+    schema_ids: dict[int, Path] = Field(
+        default_factory=dict,
+        max_length=1000,
+        description="schema number to the folder of its *.avsc, where its number is another",
+    )
+    schema_registry: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^@\s]+$",
+        max_length=1000,
+        description="URL of a schema registry, asked for the numbers that no folder knows",
+    )
+    topic_schemas: dict[Topic, Path] = Field(
+        default_factory=dict,
+        max_length=1000,
+        description="topic whose messages are bare Avro records, to the folder of their *.avsc",
+    )
+    look_back_days: float | None = Field(
+        default=None,
+        gt=0,
+        le=1000,
+        description="of a star's history in a packet, read only epochs of the last days before its"
+        " newest known one; by default all that its window can hold, which loses none",
+    )
+    packets: Packets = Field(default_factory=Packets, description="how survey packets are read")
     mjd_min: float = Field(
         default=40_587.0,
         ge=0,

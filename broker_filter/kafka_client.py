@@ -22,6 +22,7 @@ from broker_filter.errors import BrokerFilterError, ConfigError, StateError
 
 __all__ = [
     "ClientErrors",
+    "ShutOutError",
     "client_config",
     "client_error",
     "connect",
@@ -173,6 +174,10 @@ def connect(client: Any, kafka: Kafka, errors: ClientErrors) -> set[str]:  # noq
                 ) from None
 
 
+class ShutOutError(StateError):
+    """Another member has taken our name in the group, or a producer of our name is newer."""
+
+
 class ClientErrors:
     """What a Kafka client reported on its own: kept until its owner asks.
 
@@ -258,10 +263,11 @@ def client_error(error: Any, kafka: Kafka, where: str = "") -> BrokerFilterError
             f"{_who(kafka)} lacks a right at {kafka.bootstrap_servers}: grant"
             f" {_DENIED[code](kafka, text)}, or mend the setting ({text})"
         )
-    if code in (ck.KafkaError.FENCED_INSTANCE_ID, ck.KafkaError._FENCED):  # noqa: SLF001
-        return StateError(f"another member runs as this one: {text}: kafka.group_instance_id")
-    # What ended a consumer comes as a message, of this code and without the mark.
-    if error.fatal() or code == ck.KafkaError._FATAL:  # noqa: SLF001
+    fatal = error.fatal() or code == ck.KafkaError._FATAL  # noqa: SLF001
+    if code in _SHUT_OUT or (fatal and any(words in text for words in _SHUT_OUT_TEXTS)):
+        return ShutOutError(f"another member runs as this one: {text}: kafka.group_instance_id")
+    # What ended a consumer comes as a message, of the code _FATAL and without the mark.
+    if fatal:
         return StateError(f"the Kafka client cannot go on: {text}: restart")
     return None
 
@@ -287,6 +293,16 @@ def _topic_rights(kafka: Kafka, text: str) -> str:
 
 
 _LOGIN = {ck.KafkaError._AUTHENTICATION, ck.KafkaError.SASL_AUTHENTICATION_FAILED}  # noqa: SLF001
+_SHUT_OUT = {ck.KafkaError.FENCED_INSTANCE_ID, ck.KafkaError._FENCED}  # noqa: SLF001
+# What ended a client may come without its own code; of the last ones a client may recover.
+_SHUT_OUT_TEXTS: list[str] = [
+    ck.KafkaError(reason).str()
+    for reason in (
+        *_SHUT_OUT,
+        ck.KafkaError.PRODUCER_FENCED,
+        ck.KafkaError.INVALID_PRODUCER_EPOCH,
+    )
+]
 _NO_TOKEN = "Failed to acquire SASL OAUTHBEARER token"  # noqa: S105
 # RFC 6749, section 5.2: errors that asking again does not mend.
 _OAUTH_REFUSAL = re.compile(

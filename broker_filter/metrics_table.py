@@ -65,8 +65,10 @@ _INTAKE = (
         "messages that could not be used, sent to the dead-letter topic",
         "above 1 % of the consumed: read the dead letters; a schema has probably changed",
         known=(
-            *("bad_dtype", "bad_name", "bad_star_id", "column_length", "empty", "no_epochs"),
-            *("too_large", "trailing_bytes", "truncated", "undecodable", "unknown_format"),
+            *("bad_dtype", "bad_name", "bad_schema", "bad_star_id", "column_length", "empty"),
+            *("no_epochs", "too_large", "too_many_items", "trailing_bytes", "truncated"),
+            *("undecodable", "unknown_codec", "unknown_format", "unknown_schema_id"),
+            "unknown_survey",
         ),
     ),
     Metric(

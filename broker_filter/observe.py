@@ -359,16 +359,22 @@ _SECRET = re.compile(r"password|secret|token|credential", re.IGNORECASE)
 
 
 class _JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, event, and what the call gave as ``extra``."""
+    """One JSON object a line: time, level, logger, event, and what the call gave as ``extra``.
+
+    A line that names its event there has a sentence for people beside it, as ``message``.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
         line = {
             "time": _iso(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": _bounded(record.getMessage()),
+            "event": _bounded(text),
             **_extra(record),
         }
+        if getattr(record, "event", text) != text:
+            line["message"] = _bounded(text, 8 * MAX_TEXT)  # it may be the stacks of all threads
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)[-8 * MAX_TEXT :]
         return json.dumps(line, ensure_ascii=False)
@@ -409,8 +415,8 @@ def _plain(value: object) -> object:
     return _bounded(str(value))
 
 
-def _bounded(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}... ({len(text)} characters)"
+def _bounded(text: str, limit: int = MAX_TEXT) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
 
 
 def configure_logging(

@@ -24,6 +24,7 @@ __all__ = [
     "Accepted",
     "Limits",
     "accept",
+    "by_reference",
     "combine",
     "quiet_level",
     "reduced_chi2",
@@ -69,7 +70,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The usable epochs as total flux, and how many were dropped for each reason."""
+    """The usable epochs, and how many were dropped for each reason."""
 
     photometry: Photometry
     rejected: dict[str, int]
@@ -83,9 +84,6 @@ _RULES: Final[dict[str, Callable[[Photometry, Limits], NDArray[np.bool_]]]] = {
     "infinite_flux": lambda p, _: ~(np.abs(p.flux) <= _LARGEST),
     "bad_error": lambda p, _: ~((p.flux_err >= _SMALLEST) & (p.flux_err <= _LARGEST)),
     "flagged": lambda p, m: (p.flags & np.uint32(m.flag_mask)) != 0,
-    "difference_without_reference": lambda p, _: (
-        ~np.isfinite(p.ref_flux) if p.kind == "difference" else np.zeros(len(p), bool)
-    ),
 }
 
 REASONS: Final = tuple(_RULES)
@@ -93,7 +91,7 @@ REASONS: Final = tuple(_RULES)
 
 
 def accept(photometry: Photometry, limits: Limits) -> Accepted:
-    """Drop the epochs that cannot be used, and turn difference flux into total flux.
+    """Drop the epochs that cannot be used.
 
     Parameters
     ----------
@@ -105,9 +103,8 @@ def accept(photometry: Photometry, limits: Limits) -> Accepted:
     Returns
     -------
     Accepted
-        Total photometry of the usable epochs, and the dropped ones counted by the first of
-        `REASONS` that applies. Fluxes and errors beyond the range of float32 count as
-        infinite or bad.
+        The usable epochs, and the dropped ones counted by the first of `REASONS` that applies.
+        Fluxes and errors beyond the range of float32 count as infinite or bad.
     """
     good = np.ones(len(photometry), bool)
     rejected: dict[str, int] = {}
@@ -116,19 +113,34 @@ def accept(photometry: Photometry, limits: Limits) -> Accepted:
         if bad.any():
             rejected[reason] = int(bad.sum())
             good &= ~bad
-    return Accepted(_total(_select(photometry, good) if rejected else photometry), rejected)
+    return Accepted(_select(photometry, good) if rejected else photometry, rejected)
+
+
+def by_reference(photometry: Photometry) -> tuple[Photometry, ...]:
+    """Part difference flux into what its reference flux makes total, and what has none.
+
+    Parameters
+    ----------
+    photometry : Photometry
+        Total flux is returned as it is.
+
+    Returns
+    -------
+    tuple of Photometry
+        No empty ones, of kind "total" and "difference" in this order.
+    """
+    if photometry.kind == "total":
+        return (photometry,)
+    known = np.isfinite(photometry.ref_flux)
+    total = _select(photometry, known)
+    total = replace(total, flux=total.flux + total.ref_flux, kind="total")
+    return tuple(part for part in (total, _select(photometry, ~known)) if len(part))
 
 
 def _select(photometry: Photometry, good: NDArray[np.bool_]) -> Photometry:
     columns = ("mjd_tai", "flux", "flux_err", "flags", "ref_flux", "ref_flux_err")
     kept: dict[str, Any] = {name: getattr(photometry, name)[good] for name in columns}
     return replace(photometry, star=list(compress(photometry.star, good.tolist())), **kept)
-
-
-def _total(photometry: Photometry) -> Photometry:
-    if photometry.kind == "total":
-        return photometry
-    return replace(photometry, flux=photometry.flux + photometry.ref_flux, kind="total")
 
 
 def weighted_mean(

@@ -145,7 +145,10 @@ class Intake:
             if not silent:
                 offsets[where] = message.next_offset
             try:
-                pieces.setdefault((where, silent), []).append(self._decoder.decode(message))
+                packet = self._decoder.decode(message, self._shards[where].store.wanted_from)
+                pieces.setdefault((where, silent), []).extend(packet.photometry)
+                for reason, count in packet.rejected.items():
+                    self._metrics.inc("points_inserted_total", count, outcome=reason)
             except PoisonMessage as error:
                 if not silent:
                     self._metrics.inc("records_dead_total", reason=error.reason)

@@ -25,7 +25,7 @@ from broker_filter.alert import (
 from broker_filter.errors import ConfigError
 from broker_filter.types import FloatArray
 
-__all__ = ["mass_levels", "plot_corner", "plot_light_curve", "require_matplotlib"]
+__all__ = ["mass_levels", "open_figure", "plot_corner", "plot_light_curve", "require_matplotlib"]
 
 Column = NDArray[np.floating[Any]]
 Axes = Any  # matplotlib comes with an extra, so its types may be absent
@@ -63,7 +63,7 @@ def require_matplotlib() -> None:
 
 
 @contextmanager
-def _figure(path: Path, width: float, height: float) -> Iterator[Any]:
+def open_figure(path: Path, width: float, height: float) -> Iterator[Any]:
     """Open a figure in our style (inches), and write it to ``path`` at the end."""
     require_matplotlib()
     import matplotlib as mpl
@@ -109,7 +109,7 @@ def plot_light_curve(
         model_curves(alert.samples, grid, magnify), (0.16, 0.5, 0.84), axis=0
     )
     at_data = np.median(model_curves(alert.samples, alert.mjd_tai - start, magnify), axis=0)
-    with _figure(Path(path), 8, 5.4) as figure:
+    with open_figure(Path(path), 8, 5.4) as figure:
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
         times = [mjd_to_datetime(day) for day in alert.mjd_tai.tolist()]
         model_times = [mjd_to_datetime(day) for day in (start + grid).tolist()]
@@ -221,7 +221,7 @@ def plot_corner(alert: Alert, path: Path | str) -> None:
     columns = _corner_columns(alert)
     names = list(columns)
     ranges = {name: _range(values) for name, values in columns.items()}
-    with _figure(Path(path), 8.6, 8.6) as figure:
+    with open_figure(Path(path), 8.6, 8.6) as figure:
         grid = figure.subplots(len(names), len(names), sharex="col")
         for i, row in enumerate(names):
             for j, column in enumerate(names):

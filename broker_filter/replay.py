@@ -1,47 +1,52 @@
-"""Publish archival light curves as if they happened now: ``broker-filter replay``.
+"""Publish archives as if they happened now: records in the order of event time, at the sky's pace.
 
-Files are read by `broker_filter.surveys.lightcurve`; the epochs of all of them are merged by time
-and go out as ``photometry`` messages, one star a message, with the star id as key. The pace is that
-of the sky, times ``speed``; at infinite speed it is that of the broker.
+The pace is that of the sky, times ``speed``; at infinite speed it is that of the broker, or of
+``rate``. What is read is an `Archive`: streams of records that are merged by time
+(`broker_filter.archive_merge`). Messages go out byte for byte as they came, with the time offset in
+a header. Only where photometry of our own formats is repeated, its times are moved on; packets
+of surveys keep theirs, so their epochs are known to the filter the second time.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final
 
-import numpy as np
-from tqdm import tqdm
+from broker_filter.archive import Record, Report, Stream
+from broker_filter.archive_lightcurves import Baseline, LightCurves, with_median
+from broker_filter.archive_merge import SORT_BYTES, Merge, look
+from broker_filter.decode import READERS
+from broker_filter.errors import ConfigError
+from broker_filter.schema import SCHEMA_HEADER
+from broker_filter.sink import Headers, Sink
+from broker_filter.surveys.native import encode_block, encode_photometry
+from broker_filter.surveys.timescale import SECONDS_PER_DAY
+from broker_filter.types import Photometry
 
-from broker_filter.errors import ConfigError, SchemaError
-from broker_filter.schema import schema_header
-from broker_filter.sink import Sink
-from broker_filter.surveys.lightcurve import AB_ZERO_POINT, LightCurve, read_lightcurve
-from broker_filter.surveys.native import encode_photometry
-from broker_filter.surveys.timescale import SECONDS_PER_DAY, TIME_SYSTEMS
-from broker_filter.types import IntArray, Photometry
-
-__all__ = ["OFFSET_HEADER", "ReplayReport", "add_arguments", "expand", "load", "replay", "run"]
+__all__ = [
+    "OFFSET_HEADER",
+    "Archive",
+    "Pace",
+    "Position",
+    "ReplayReport",
+    "native_photometry",
+    "publish",
+    "read_position",
+    "replay",
+    "with_photometry",
+    "write_position",
+]
 
 OFFSET_HEADER: Final = "event_offset_s"
 """Message header: seconds from the first epoch of the replay to the last one of the message."""
 
-SUFFIXES: Final = frozenset({".dat", ".txt", ".csv", ".tsv", ".tbl", ".pysis", ".phot", ".lc"})
-MAX_EPOCHS_PER_MESSAGE: Final = 10_000
-SHOWN_REJECTIONS: Final = 5  # a file, the rest is counted
-EXIT_NOTHING: Final = 1
-EXIT_UNREADABLE: Final = 3
-
-Baseline = Literal["history", "median"]
+SAVE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +56,13 @@ class ReplayReport:
     Parameters
     ----------
     epochs, messages : int
+        A packet of a survey counts as one epoch.
     first_mjd, last_mjd : float, MJD TAI
         NaN where there was no epoch.
     seconds : float
         Wall time from the first message to the last acknowledgement.
+    late : int
+        Messages that came after later ones, because a file is not sorted.
     """
 
     epochs: int
@@ -62,63 +70,200 @@ class ReplayReport:
     first_mjd: float
     last_mjd: float
     seconds: float
+    late: int = 0
 
 
-def expand(sources: Sequence[Path | str]) -> list[Path]:
-    """List the files of sources, each once: files as named, folders by suffix, to any depth.
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast messages go out.
 
-    Raises
-    ------
-    ConfigError
-        A source does not exist, or a folder has no file with a light curve's suffix.
-    """
-    files: dict[Path, Path] = {}
-    for source in map(Path, sources):
-        if not source.exists():
-            raise ConfigError(f"{source}: no such file or folder")
-        found = [source] if not source.is_dir() else sorted(source.rglob("*"))
-        if source.is_dir():
-            found = [path for path in found if path.is_file() and path.suffix in SUFFIXES]
-        if not found:
-            raise ConfigError(f"{source}: no file with suffix {', '.join(sorted(SUFFIXES))}")
-        for path in found:
-            files.setdefault(path.resolve(), path)
-    return list(files.values())
-
-
-def load(
-    files: Sequence[Path], read: Callable[[Path], LightCurve] = read_lightcurve
-) -> tuple[list[LightCurve], list[str]]:
-    """Read light curves; a file that is none does not keep the others from being read.
-
-    Returns
-    -------
-    (list of LightCurve, list of str)
-        The messages name the files that could not be read.
+    Parameters
+    ----------
+    speed : float
+        Event seconds per second of the clock; infinite for no pacing. A message is due when its
+        last epoch is.
+    rate : float
+        Messages a second at most.
 
     Raises
     ------
     ConfigError
-        Two files would be one and the same star, band and source.
+        One is not larger than 0.
     """
-    curves: list[LightCurve] = []
-    unreadable: list[str] = []
-    owner: dict[tuple[object, ...], Path] = {}
-    for path in files:
-        try:
-            curve = read(path)
-        except SchemaError as error:
-            unreadable.append(str(error))
-            continue
-        for part in curve.parts:
-            key = (part.star[0], part.band, part.source)
-            if (other := owner.setdefault(key, path)) != path:
-                raise ConfigError(
-                    f"{other} and {path} both are star {key[0]!r}, band {key[1]!r}, source "
-                    f"{key[2]!r}: use --star-from-folder, or replay them one at a time with --star"
-                )
-        curves.append(curve)
-    return curves, unreadable
+
+    speed: float = math.inf
+    rate: float = math.inf
+
+    def __post_init__(self) -> None:
+        for name in ("speed", "rate"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be larger than 0 (is {getattr(self, name):g})")
+
+
+@dataclass(slots=True)
+class Position:
+    """How far a replay has come.
+
+    Parameters
+    ----------
+    turn : int
+        Passes through the archive that are done.
+    period : float, days
+        By how much times move on with each pass.
+    first, last : float, MJD TAI
+    messages, epochs, late : int
+    streams : dict or None
+        Where the present pass stands; see `Merge.position`.
+    """
+
+    turn: int = 0
+    period: float = 0.0
+    first: float = math.nan
+    last: float = math.nan
+    messages: int = 0
+    epochs: int = 0
+    late: int = 0
+    streams: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Archive:
+    """All that is to be replayed: streams merged by time, cut, and repeated.
+
+    Parameters
+    ----------
+    streams : sequence of Stream
+    report : Report
+        Told of what was passed over.
+    start, stop : float, MJD TAI
+        Only records with start <= time < stop.
+    turns : int or None
+        How often all is replayed; None for ever.
+    position : Position
+        Where to begin; moves on as records are taken.
+    """
+
+    streams: Sequence[Stream]
+    report: Report
+    start: float = -math.inf
+    stop: float = math.inf
+    turns: int | None = 1
+    position: Position = field(default_factory=Position)
+    _merge: Merge | None = None
+
+    def __iter__(self) -> Iterator[Record]:
+        first = look(self.streams, self.report)
+        at = self.position
+        for turn in count(at.turn) if self.turns is None else range(at.turn, self.turns):
+            self._merge = Merge(
+                self.streams, _once(self.report, turn), first, at.streams, SORT_BYTES
+            )
+            at.turn = turn
+            empty = True
+            for record in self._cut(self._merge):
+                empty = False
+                yield moved(record, turn * at.period)
+            at.late += self._merge.late
+            at.streams = self._merge = None
+            if empty:
+                return
+            # Whole days, so that nights follow on nights.
+            at.period = at.period or max(1.0, math.ceil(at.last - at.first))
+
+    @property
+    def done(self) -> int:
+        """About how many bytes of the present pass have been read."""
+        return self._merge.done if self._merge else 0
+
+    def mark(self) -> Position:
+        """Where the record that was taken last comes again, and all after it."""
+        if self._merge is None:
+            return self.position
+        late = self.position.late + self._merge.late
+        return replace(self.position, late=late, streams=self._merge.position)
+
+    def _cut(self, records: Merge) -> Iterator[Record]:
+        for record in records:
+            if record.time >= self.stop:
+                return
+            if record.time >= self.start:
+                yield record
+
+
+def _once(report: Report, turn: int) -> Report:
+    return report if turn == 0 else lambda _: None
+
+
+def publish(
+    archive: Archive,
+    sink: Sink,
+    topic: str,
+    pace: Pace | None = None,
+    *,
+    edit: Callable[[Record], Record] | None = None,
+    save: Callable[[Position], object] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    progress: Callable[[Record], object] | None = None,
+) -> ReplayReport:
+    """Publish the records of an archive in their order.
+
+    Parameters
+    ----------
+    archive : Archive
+    sink : Sink
+        Told to flush before each pause of more than a second, before each ``save``, and at the end;
+        stays open.
+    topic : str
+    pace : Pace, optional
+        As fast as the sink takes them, by default.
+    edit : callable, optional
+        Gives the record to publish in place of one.
+    save : callable, optional
+        Gets the position every few seconds, when all before it has been acknowledged, and also
+        where the replay is interrupted.
+    clock, sleep : callable
+    progress : callable, optional
+        Gets each record that was sent.
+
+    Raises
+    ------
+    TransientError
+        As from the sink or the streams.
+    ConfigError
+        A message is too large.
+    """
+    pace = pace or Pace()
+    at = archive.position
+    began = saved = math.nan
+    offset_began, sent = math.nan, at.messages
+    try:
+        for record in archive:
+            if math.isnan(began):
+                began = saved = clock()
+            if save and clock() - saved > SAVE_S:
+                sink.flush()
+                save(archive.mark())
+                saved = clock()
+            at.first = record.time if math.isnan(at.first) else at.first
+            offset_s = (record.time - at.first) * SECONDS_PER_DAY
+            offset_began = offset_s if math.isnan(offset_began) else offset_began
+            due = max((offset_s - offset_began) / pace.speed, (at.messages - sent) / pace.rate)
+            _wait(began + due, sink, clock, sleep)
+            out = edit(record) if edit else record
+            sink.produce(topic, out.key, out.value, _headers(out, offset_s))
+            at.messages, at.epochs = at.messages + 1, at.epochs + out.epochs
+            at.last = record.time if math.isnan(at.last) else max(at.last, record.time)
+            if progress:
+                progress(out)
+    except KeyboardInterrupt:
+        if save:
+            sink.flush()
+            save(archive.mark())
+        raise
+    sink.flush()
+    seconds = 0.0 if math.isnan(began) else clock() - began
+    return ReplayReport(at.epochs, at.messages, at.first, at.last, seconds, at.late)
 
 
 def replay(
@@ -134,102 +279,36 @@ def replay(
     encode: Callable[[Photometry], bytes] = encode_photometry,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-    progress: Callable[[int], object] | None = None,
 ) -> ReplayReport:
-    """Publish epochs in the order in which they happened.
+    """Publish light curves, epochs in the order in which they happened.
 
     Parameters
     ----------
     parts : sequence of Photometry
         Each of one star; their times may overlap.
-    sink : Sink
-        Told to flush before each pause of more than a second, and at the end; stays open.
-    topic : str
-    speed : float
-        Event seconds per second of the clock; infinite for no pacing. A message is due when its
-        last epoch is.
-    start, stop : float, MJD TAI
-        Only epochs with start <= time < stop.
-    epochs_per_message : int
-        Upper limit; epochs share a message only where no epoch of another part lies between them.
+    sink, topic, speed, clock, sleep
+        See `publish`.
+    start, stop, epochs_per_message, encode
+        See `LightCurves`.
     baseline : "history" or "median"
         Whether messages leave the reference flux open, or give the median of the part with its
         error. The median looks ahead: it spares a short file the time to build a history.
-    encode, clock, sleep, progress : callable
-        ``progress`` gets the number of epochs of each message sent.
 
     Raises
     ------
-    ConfigError
-        ``speed`` or ``epochs_per_message`` is out of range, or a message is too large.
-    TransientError
-        As from the sink.
+    ConfigError, TransientError
+        As `publish` and `LightCurves`.
     """
-    if not speed > 0 or not 1 <= epochs_per_message <= MAX_EPOCHS_PER_MESSAGE:
-        raise ConfigError(
-            f"speed must be larger than 0 (is {speed:g}) and epochs per message 1 to "
-            f"{MAX_EPOCHS_PER_MESSAGE} (is {epochs_per_message})"
-        )
     if baseline == "median":
-        parts = [_with_median(part) for part in parts]
-    began, epochs, messages, first, last = clock(), 0, 0, math.nan, math.nan
-    for part, rows in _in_order(parts, start, stop, epochs_per_message):
-        first = part.mjd_tai[rows[0]] if not messages else first
-        last = part.mjd_tai[rows[-1]]
-        offset_s = float(last - first) * SECONDS_PER_DAY
-        _wait(began + offset_s / speed, sink, clock, sleep)
-        message = _take(part, rows)
-        headers = (schema_header("photometry"), (OFFSET_HEADER, f"{offset_s:.3f}".encode()))
-        sink.produce(topic, str(part.star[0]).encode(), encode(message), headers)
-        messages, epochs = messages + 1, epochs + len(rows)
-        if progress:
-            progress(len(rows))
-    sink.flush()
-    return ReplayReport(epochs, messages, float(first), float(last), clock() - began)
+        parts = [with_median(part) for part in parts]
+    curves = LightCurves(parts, start, stop, epochs_per_message, encode)
+    archive = Archive([curves], lambda _: None)
+    return publish(archive, sink, topic, Pace(speed), clock=clock, sleep=sleep)
 
 
-def _in_order(
-    parts: Sequence[Photometry], start: float, stop: float, limit: int
-) -> Iterator[tuple[Photometry, IntArray]]:
-    """Yield part and rows of each message, by time; epochs of one time in the order of parts."""
-    if not parts:
-        return
-    times = np.concatenate([part.mjd_tai for part in parts])
-    owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    row = np.concatenate([np.arange(len(part)) for part in parts])
-    order = np.argsort(times, kind="stable")
-    order = order[(times[order] >= start) & (times[order] < stop)]
-    owner, row = owner[order], row[order]
-    place = np.arange(len(order))
-    begins = np.append(True, owner[1:] != owner[:-1])[: len(order)]
-    in_run = place - np.maximum.accumulate(np.where(begins, place, 0))
-    cuts = [*np.flatnonzero(in_run % limit == 0).tolist(), len(order)]
-    for a, b in pairwise(cuts):
-        yield parts[owner[a]], row[a:b]
-
-
-def _take(part: Photometry, rows: IntArray) -> Photometry:
-    return replace(
-        part,
-        star=[part.star[row] for row in rows],
-        mjd_tai=part.mjd_tai[rows],
-        flux=part.flux[rows],
-        flux_err=part.flux_err[rows],
-        flags=part.flags[rows],
-        ref_flux=part.ref_flux[rows],
-        ref_flux_err=part.ref_flux_err[rows],
-    )
-
-
-def _with_median(part: Photometry) -> Photometry:
-    """Give the reference flux: median, and its error for Gaussian scatter (by the MAD)."""
-    median = float(np.median(part.flux))
-    if part.kind == "difference" or median <= 0:
-        return part
-    scatter = 1.4826 * np.median(np.abs(part.flux - median))
-    error = math.sqrt(math.pi / 2 / len(part)) * max(scatter, float(np.median(part.flux_err)))
-    n = len(part)
-    return replace(part, ref_flux=np.full(n, median), ref_flux_err=np.full(n, error))
+def _headers(record: Record, offset_s: float) -> Headers:
+    kept = (header for header in record.headers if header[0] != OFFSET_HEADER)
+    return (*kept, (OFFSET_HEADER, f"{offset_s:.3f}".encode()))
 
 
 def _wait(
@@ -241,144 +320,55 @@ def _wait(
         sleep(rest)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``broker-filter replay`` that are its own (none for the broker)."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.description = (
-        "Publish light-curve files to a topic, in the order in which their epochs happened.\n"
-        "Read are OGLE phot.dat, KMTNet pySIS, NASA Exoplanet Archive tables, the Roman data\n"
-        "challenge, and tables with named columns; what was recognised is stated for each file."
-    )
-    parser.epilog = (
-        "example:\n"
-        "  broker-filter replay kmt_2019_blg_2073/ --star KMT-2019-BLG-2073 --topic photometry\n"
-        "\n"
-        "It exits 0; 1 where there was nothing to publish; 2 for wrong settings or an unreachable\n"
-        "broker; 3 where a file could not be read (the others are published)."
-    )
-    files = parser.add_argument_group("what to read")
-    files.add_argument("sources", nargs="+", type=Path, metavar="SOURCE", help="files, folders")
-    star = files.add_mutually_exclusive_group()
-    star.add_argument("--star", help="star id of all files (default: as in the file, or its name)")
-    star.add_argument(
-        "--star-from-folder", action="store_true", help="star id = name of the folder"
-    )
-    files.add_argument("--band", help="band of all files (default: as in the file, or its name)")
-    files.add_argument("--survey", default="archive", help="default: %(default)s")
-    files.add_argument("--time-system", choices=TIME_SYSTEMS, help="default: recognised")
-    files.add_argument(
-        "--zero-point",
-        type=float,
-        default=AB_ZERO_POINT,
-        metavar="MAG",
-        help="magnitude of 1 nJy (default: %(default)s, AB)",
-    )
-    pace = parser.add_argument_group("what to publish, and how fast")
-    pace.add_argument("--topic", required=True)
-    pace.add_argument(
-        "--speed",
-        type=_speed,
-        default=math.inf,
-        metavar="X",
-        help="times real time, or max (default: max)",
-    )
-    pace.add_argument(
-        "--start", type=float, default=-math.inf, metavar="MJD", help="TAI, inclusive"
-    )
-    pace.add_argument("--stop", type=float, default=math.inf, metavar="MJD", help="TAI, exclusive")
-    pace.add_argument("--epochs-per-message", type=int, default=1, metavar="N", help="at most")
-    pace.add_argument(
-        "--baseline",
-        choices=("history", "median"),
-        default="history",
-        help="leave the reference flux open, or give the file's median (looks ahead)",
-    )
-    pace.add_argument("--json", action="store_true", help="print the report as JSON")
+def native_photometry(record: Record) -> Photometry | None:
+    """Read a record of one of our own formats; None for a survey's packet."""
+    reader = READERS.get(dict(record.headers).get(SCHEMA_HEADER, b""))
+    return reader(record.value, max_bytes=len(record.value)) if reader else None
 
 
-def _speed(text: str) -> float:
-    value = math.inf if text == "max" else float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not larger than 0, nor max")
-    return value
+def with_photometry(record: Record, photometry: Photometry) -> Record:
+    """Put other photometry into a record of one of our own formats."""
+    block = b"block" in dict(record.headers)[SCHEMA_HEADER]
+    return replace(record, value=(encode_block if block else encode_photometry)(photometry))
 
 
-def run(args: argparse.Namespace, sink: Sink) -> int:
-    """Carry out ``broker-filter replay``; report on stdout, per-file notes on stderr.
+def moved(record: Record, days: float) -> Record:
+    """Move a record on in time; a packet of a survey keeps its bytes."""
+    if not days:
+        return record
+    record = replace(record, time=record.time + days)
+    photometry = native_photometry(record)
+    if photometry is None:
+        return record
+    return with_photometry(record, replace(photometry, mjd_tai=photometry.mjd_tai + days))
 
-    Returns
-    -------
-    int
-        Exit status: 0, 1 where there was nothing to publish, 3 where a file could not be read.
+
+def read_position(path: Path, fingerprint: str) -> Position:
+    """Read where an interrupted replay stands; the beginning where there is no such file.
 
     Raises
     ------
-    ConfigError, TransientError
-        As `expand`, `load` and `replay`.
+    ConfigError
+        The file is no such file, or belongs to a replay of other sources or options.
     """
-
-    def read(path: Path) -> LightCurve:
-        return read_lightcurve(
-            path,
-            star=path.resolve().parent.name if args.star_from_folder else args.star,
-            band=args.band,
-            survey=args.survey,
-            zero_point=args.zero_point,
-            time_system=TIME_SYSTEMS.get(args.time_system),
-        )
-
-    curves, unreadable = load(expand(args.sources), read)
-    for line in (*(line for curve in curves for line in _statement(curve)), *unreadable):
-        sys.stderr.write(f"{line}\n")
-    parts = [part for curve in curves for part in curve.parts]
-    with tqdm(total=sum(map(len, parts)), unit=" epochs", disable=None) as bar:
-        report = replay(
-            parts,
-            sink,
-            args.topic,
-            speed=args.speed,
-            start=args.start,
-            stop=args.stop,
-            epochs_per_message=args.epochs_per_message,
-            baseline=args.baseline,
-            progress=bar.update,
-        )
-    rejected = Counter[str](rejection.reason for curve in curves for rejection in curve.rejected)
-    sys.stdout.write(_summary(report, curves, unreadable, rejected, as_json=args.json) + "\n")
-    if unreadable:
-        return EXIT_UNREADABLE
-    return 0 if report.messages else EXIT_NOTHING
-
-
-def _statement(curve: LightCurve) -> Iterator[str]:
-    """Say what was made of one file, and name the rows that were not used."""
-    stars = {(part.star[0], part.band) for part in curve.parts}
-    names = ", ".join(f"{star} {band}" for star, band in sorted(stars, key=str)[:3])
-    more = f" and {len(stars) - 3} more" if len(stars) > 3 else ""
-    notes = "; ".join(curve.notes)
-    yield f"{curve.path}: {curve.format}, {len(curve)} epochs of {names}{more}; {notes}"
-    yield from map(str, curve.rejected[:SHOWN_REJECTIONS])
-    if len(curve.rejected) > SHOWN_REJECTIONS:
-        counts = Counter(rejection.reason for rejection in curve.rejected)
-        each = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in counts.items())
-        yield f"{curve.path}: {len(curve.rejected)} rows rejected in all: {each}"
-
-
-def _summary(
-    report: ReplayReport,
-    curves: Sequence[LightCurve],
-    unreadable: Sequence[str],
-    rejected: Counter[str],
-    *,
-    as_json: bool,
-) -> str:
-    if as_json:
-        known = {key: None if value != value else value for key, value in asdict(report).items()}
-        files = {"files": len(curves), "unreadable": list(unreadable), "rejected": dict(rejected)}
-        return json.dumps(known | files, allow_nan=False)
-    span = f"MJD {report.first_mjd:.4f} to {report.last_mjd:.4f} (TAI)" if report.messages else "-"
-    return (
-        f"{report.epochs} epochs in {report.messages} messages from {len(curves)} files, {span}, "
-        f"in {report.seconds:.1f} s; {rejected.total()} rows rejected, "
-        f"{len(unreadable)} files unreadable"
+    try:
+        stored = json.loads(path.read_bytes())
+        if stored.pop("fingerprint") == fingerprint:
+            return Position(**stored)
+    except FileNotFoundError:
+        return Position()
+    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+        raise ConfigError(f"{path} is no position of a replay: {error}") from None
+    raise ConfigError(
+        f"{path} belongs to a replay of other sources or options: give the same ones to go on, or "
+        "delete it to begin anew"
     )
+
+
+def write_position(path: Path, fingerprint: str, position: Position) -> None:
+    """Write where a replay stands, so that the file is whole at any time."""
+    part = path.with_name(path.name + ".part")
+    names = Position.__dataclass_fields__
+    stored = {name: getattr(position, name) for name in names} | {"fingerprint": fingerprint}
+    part.write_text(json.dumps(stored))
+    part.replace(path)

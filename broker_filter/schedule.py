@@ -6,6 +6,7 @@ poll decides, so a replay looks at the same windows and gives the same alerts.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from zlib import crc32
@@ -105,15 +106,20 @@ class Schedule:
 
 
 def waves(pieces: Sequence[Photometry]) -> Iterator[list[Photometry]]:
-    """Split messages, in order, so that no star occurs in two messages of one wave."""
+    """Split messages, in order, so that no window occurs in two messages of one wave.
+
+    Bands of one star are windows of their own.
+    """
     wave: list[Photometry] = []
-    seen: set[StarId] = set()
+    seen: defaultdict[tuple[str, str], set[StarId]] = defaultdict(set)
     for piece in pieces:
-        if not seen.isdisjoint(piece.star):
+        stars = seen[piece.survey, piece.band]
+        if not stars.isdisjoint(piece.star):
             yield wave
-            wave, seen = [], set()
+            wave, seen = [], defaultdict(set)
+            stars = seen[piece.survey, piece.band]
         wave.append(piece)
-        seen.update(piece.star)
+        stars.update(piece.star)
     if wave:
         yield wave
 

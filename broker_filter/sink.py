@@ -72,6 +72,8 @@ class KafkaSink:
         Settings.
     properties : mapping, optional
         Further properties of librdkafka, for transactions.
+    wait : bool
+        Whether to wait until a broker is reached; else that shows when messages go out.
 
     Attributes
     ----------
@@ -85,7 +87,9 @@ class KafkaSink:
         Where no broker can be reached within ``kafka.connect_timeout_s``, or the login is refused.
     """
 
-    def __init__(self, kafka: Kafka, properties: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, kafka: Kafka, properties: Mapping[str, Any] | None = None, *, wait: bool = True
+    ) -> None:
         self._kafka = kafka
         self.errors = ClientErrors(kafka)
         self._failed: list[tuple[str, Any]] = []
@@ -93,7 +97,8 @@ class KafkaSink:
         config = producer_config(kafka) | dict(properties or {})
         config |= {"error_cb": self.errors.note, "on_delivery": self._on_failure}
         self.producer = open_client(ck.Producer, config)
-        connect(self.producer, kafka, self.errors)
+        if wait:
+            connect(self.producer, kafka, self.errors)
 
     def produce(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -18,7 +19,13 @@ import confluent_kafka as ck
 
 from broker_filter.config import Kafka
 from broker_filter.errors import BrokerFilterError, ConfigError, StateError, TransientError
-from broker_filter.kafka_client import ClientErrors, connect, consumer_config, open_client
+from broker_filter.kafka_client import (
+    ClientErrors,
+    ShutOutError,
+    connect,
+    consumer_config,
+    open_client,
+)
 from broker_filter.types import Message, Partition
 
 __all__ = [
@@ -35,6 +42,9 @@ __all__ = [
 OnChange = Callable[[frozenset[Partition]], object]
 
 _log = logging.getLogger(__name__)
+
+REJOIN_S = 600.0
+"""A member that is shut out twice within this time has a living twin, and does not come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,40 +234,33 @@ class KafkaSource:
         on_revoke: OnChange | None = None,
         on_lost: OnChange | None = None,
     ) -> None:
+        self._kafka = kafka
         self._ledger = Ledger()
-        self._errors = ClientErrors(kafka)
         self._callbacks = (on_assign, on_revoke, on_lost)
         self._cooperative = kafka.assignment_strategy == "cooperative-sticky"
         self._starts: dict[Partition, int] = {}
         self._paused = False
         self._closed = False
         self._fetched_bytes = 0
-        config = consumer_config(kafka) | {
-            "enable.partition.eof": True,
-            "error_cb": self._errors.note,
-            "on_commit": self._on_commit,
-            "stats_cb": self._on_statistics,
-            "statistics.interval.ms": 5_000,
-        }
-        if on_assign:
-            # `start` says where; this is for what retention takes from under our feet.
-            config["auto.offset.reset"] = "earliest"
-        self._consumer = open_client(ck.Consumer, config)
+        self._shut_out: float | None = None
+        self._open()
         try:
             _require_topics(kafka, connect(self._consumer, kafka, self._errors))
             self._counts = self._count_partitions()
         except BrokerFilterError:
             self.close()
             raise
-        self._consumer.subscribe(
-            list(kafka.input_topics),
-            on_assign=self._on_assign,
-            on_revoke=self._on_revoke,
-            on_lost=self._on_lost,
-        )
+        self._subscribe()
 
     def poll(self, max_messages: int, timeout_s: float) -> list[Message]:
         """See `Source.poll`."""
+        try:
+            return self._poll(max_messages, timeout_s)
+        except ShutOutError as error:
+            self._rejoin(error)
+            return []
+
+    def _poll(self, max_messages: int, timeout_s: float) -> list[Message]:
         self._begin()
         first = self._errors.call(self._consumer.poll, timeout_s)
         raws = [] if first is None else [first]  # an empty message counts as false
@@ -352,6 +355,45 @@ class KafkaSource:
         if not self._closed:
             self._closed = True
             self._consumer.close()
+
+    def _open(self) -> None:
+        self._errors = ClientErrors(self._kafka)
+        config = consumer_config(self._kafka) | {
+            "enable.partition.eof": True,
+            "error_cb": self._errors.note,
+            "on_commit": self._on_commit,
+            "stats_cb": self._on_statistics,
+            "statistics.interval.ms": 5_000,
+        }
+        if self._callbacks[0]:
+            # `start` says where; this is for what retention takes from under our feet.
+            config["auto.offset.reset"] = "earliest"
+        self._consumer = open_client(ck.Consumer, config)
+
+    def _subscribe(self) -> None:
+        self._consumer.subscribe(
+            list(self._kafka.input_topics),
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
+        )
+
+    def _rejoin(self, error: ShutOutError) -> None:
+        """Join anew after we were shut out; raises the error where that has just happened before.
+
+        A coordinator that fails just when it lets a static member in takes that member for a twin
+        of itself later. Where there is a twin indeed, both come back once: then the one that came
+        first is shut out for the second time.
+        """
+        now = time.monotonic()
+        if self._shut_out is not None and now - self._shut_out < REJOIN_S:
+            raise error
+        self._shut_out = now
+        _log.warning("shut out of the group: joining anew", extra={"event": "shut_out"})
+        self._consumer.close()
+        self._on_lost(None, _handles(self._ledger.owned))
+        self._open()
+        self._subscribe()
 
     def _end_of(self, where: Partition) -> int:
         marks = self._consumer.get_watermark_offsets(ck.TopicPartition(*where), cached=True)

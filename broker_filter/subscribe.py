@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol, Self
 
-from broker_filter.alert import Alert, Interval, from_avro, mjd_to_datetime, to_json_dict
+from broker_filter.alert import Alert, Interval, from_message, mjd_to_datetime, to_json_dict
 from broker_filter.errors import ConfigError, PoisonMessage
 from broker_filter.reader import TopicReader
 from broker_filter.save import Sink, avro_sink, parquet_sink, plot_sink
@@ -31,6 +31,7 @@ __all__ = [
     "Subscription",
     "add_arguments",
     "format_alert",
+    "read_properties",
     "run",
     "subscribe",
 ]
@@ -138,7 +139,7 @@ class Subscription:
             if not self._wants(*_headers(message)):
                 self.unwanted += 1
                 return None
-            alert = from_avro(message.value or b"")
+            alert = from_message(message)
         except PoisonMessage as error:
             self._count_broken(message, error)
             return None
@@ -317,7 +318,7 @@ def run(args: argparse.Namespace) -> int:
                 args.min_log10_k,
                 args.state,
                 args.timeout,
-                _properties(args.client_config) if args.client_config else None,
+                read_properties(args.client_config) if args.client_config else None,
             )
         )
         sinks = _sinks(args, stack)
@@ -335,8 +336,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _properties(path: Path) -> dict[str, str | int | float | bool]:
-    """Read a properties file; errors name file and line, never a value, which may be a secret."""
+def read_properties(path: Path) -> dict[str, str | int | float | bool]:
+    """Read a file of librdkafka properties, one key=value a line.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read; the message names file and line, never a value, which may be a secret.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

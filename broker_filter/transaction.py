@@ -3,6 +3,11 @@
 Beside ``source`` and ``sink`` this talks to Kafka. One transactional producer per process; the
 group's coordinator checks in each transaction that we still are the member that read the input, so
 a process that was thought dead cannot publish.
+
+A producer that is beyond use (some answers of a coordinator that moved or restarted leave it so) is
+replaced by one of the same name, whose first act is to abort what the old one left open. That is no
+way where the old one was shut out by a newer one of its name, which must win, nor where it was
+asked to commit and never answered: then the process ends, and the next start asks the group.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ import confluent_kafka as ck
 from broker_filter.config import Kafka
 from broker_filter.delivery import ATTEMPT_S, AtLeastOnce, Delivery, Parcel
 from broker_filter.errors import BrokerFilterError, ConfigError, StateError, TransientError
-from broker_filter.kafka_client import client_error
+from broker_filter.kafka_client import ShutOutError, client_error
 from broker_filter.observe import Metrics
 from broker_filter.sink import KafkaSink, refusal
 from broker_filter.source import Source, offset_handles
@@ -37,6 +42,7 @@ _UNSUPPORTED = {
     ck.KafkaError._UNSUPPORTED_FEATURE,  # noqa: SLF001
     ck.KafkaError.UNSUPPORTED_VERSION,
 }
+_REPLACED = {ck.KafkaError.PRODUCER_FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH}
 
 
 def open_delivery(kafka: Kafka, metrics: Metrics) -> Delivery:
@@ -50,11 +56,9 @@ def open_delivery(kafka: Kafka, metrics: Metrics) -> Delivery:
         The producer is refused for good.
     """
     if kafka.delivery != "at_least_once":
-        sink = KafkaSink(kafka, _properties(kafka))
         try:
-            return KafkaTransactions(kafka, sink, metrics)
+            return KafkaTransactions(kafka, metrics)
         except _UnsupportedError as error:
-            sink.close()
             if kafka.delivery == "exactly_once":
                 raise ConfigError(
                     f"{kafka.bootstrap_servers} offers no transactions ({error}): set"
@@ -85,9 +89,11 @@ class _UnsupportedError(Exception):
 
 
 class _Phase(Enum):
+    NEW = "new"  # to fence off what a producer of our name left behind, and end its transaction
     IDLE = "idle"
     OPEN = "open"  # to be aborted before anything else
     COMMITTING = "committing"  # may be done on the broker: to be resumed, not aborted
+    BROKEN = "broken"  # to be replaced by a new producer
 
 
 class KafkaTransactions:
@@ -97,23 +103,35 @@ class KafkaTransactions:
     ----------
     kafka : Kafka
         Settings.
-    sink : KafkaSink
-        With a transactional producer, which no one else uses.
     metrics : Metrics
+
+    Raises
+    ------
+    ConfigError
+        No broker or no coordinator is reached in time, or the login is refused.
     """
 
-    def __init__(self, kafka: Kafka, sink: KafkaSink, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._kafka, self._sink, self._producer = kafka, sink, sink.producer
-        self._phase, self._number = _Phase.IDLE, 0
+    def __init__(self, kafka: Kafka, metrics: Metrics) -> None:
+        self._kafka, self._metrics = kafka, metrics
+        self._properties = _properties(kafka)  # once: a new producer must have the same name
+        self._phase, self._number = _Phase.NEW, 0
+        self._open(KafkaSink(kafka, self._properties))
         self._begin(time.monotonic() + kafka.connect_timeout_s)
         _log.info("delivery", extra={"event": "delivery", "kind": "exactly_once"})
 
     def deliver(self, parcel: Parcel, source: Source, *, last: bool = False) -> None:  # noqa: ARG002
         """See `Delivery.deliver`."""
         end = time.monotonic() + ATTEMPT_S
-        if not self._resume(parcel, end) and (parcel.messages or parcel.offsets):
-            self._transact(parcel, source, end)
+        try:
+            if not self._resume(parcel, end) and (parcel.messages or parcel.offsets):
+                self._transact(parcel, source, end)
+        except ShutOutError:
+            raise
+        except StateError as error:
+            if self._phase is _Phase.COMMITTING:
+                raise
+            self._phase = _Phase.BROKEN
+            raise TransientError(f"a new producer is needed: {error}") from None
         source.confirm(parcel.offsets or {})
 
     def close(self) -> None:
@@ -123,13 +141,17 @@ class KafkaTransactions:
             with suppress(ck.KafkaException):  # the broker aborts it in time
                 self._producer.abort_transaction(CLOSE_S)
 
+    def _open(self, sink: KafkaSink) -> None:
+        self._sink, self._producer = sink, sink.producer
+        self._phase = _Phase.NEW
+
     def _begin(self, end: float) -> None:
-        """Fence off what a producer of our name left behind, and end its transaction."""
+        """Wait for a coordinator."""
         if (self._producer.cluster_id(5.0) or "").startswith(MOCK_CLUSTER):
             raise _UnsupportedError("it is librdkafka's mock cluster")
         while True:
             try:
-                return self._call(self._producer.init_transactions, 5.0)
+                return self._init(5.0)
             except TransientError as error:
                 if time.monotonic() > end:
                     raise ConfigError(
@@ -138,8 +160,19 @@ class KafkaTransactions:
                         " kafka.delivery to at_least_once"
                     ) from None
 
+    def _init(self, timeout_s: float) -> None:
+        """Fence off what a producer of our name left behind, and end its transaction."""
+        self._call(self._producer.init_transactions, timeout_s)
+        self._phase = _Phase.IDLE
+
     def _resume(self, parcel: Parcel, end: float) -> bool:
         """End what an earlier attempt left; true where that delivered this parcel after all."""
+        if self._phase is _Phase.BROKEN:
+            self._producer.purge()
+            self._open(KafkaSink(self._kafka, self._properties, wait=False))
+        if self._phase is _Phase.NEW:
+            self._init(_left(end))
+            self._ended("aborted")
         committing = self._phase is _Phase.COMMITTING
         if committing:
             self._call(self._producer.commit_transaction, _left(end))
@@ -176,7 +209,7 @@ class KafkaTransactions:
 
     def _flush(self, end: float) -> None:
         """Have all messages acknowledged, so that a refused one is told with its reason."""
-        self._producer.flush(_left(end))
+        self._call(self._sink.errors.call, self._producer.flush, _left(end))
         for where, error in self._sink.failures():
             reason = f"message to {where} not taken: {error.str()}"
             raise refusal(error, self._kafka, where) or TransientError(reason)
@@ -189,7 +222,7 @@ class KafkaTransactions:
 
     def _error(self, error: Any) -> BrokerFilterError | _UnsupportedError:  # noqa: ANN401
         """Return what a failed call means; notes where the transaction is to be aborted."""
-        if error.code() in _UNSUPPORTED and self._phase is _Phase.IDLE:
+        if error.code() in _UNSUPPORTED and self._phase is _Phase.NEW:
             return _UnsupportedError(error.str())
         if error.txn_requires_abort():
             self._phase = _Phase.OPEN
@@ -198,6 +231,8 @@ class KafkaTransactions:
         return TransientError(f"transaction not committed: {error.str()} ({error.name()})")
 
     def _end(self, error: Any) -> BrokerFilterError:  # noqa: ANN401
+        if error.code() in _REPLACED:
+            return ShutOutError(f"a newer producer has our name: {error.str()}: restart")
         return client_error(error, self._kafka) or StateError(
             f"transactions cannot go on: {error.str()} ({error.name()}): restart"
         )

@@ -5,6 +5,9 @@ its end lies in the future. When the anchor moves on, the epochs before the new 
 into the running statistics of their track: one source of one star and band, with a baseline
 and an error scale of its own.
 
+Difference flux without a reference flux has tracks of its own, whose quiet level is free. It is
+read in units of the baseline that the total flux of the same star and band has, once that is known.
+
 Windows are kept in order of time, so that a known epoch is found by binary search and a read is a
 copy. A message is inserted by array operations alone; nothing here is a Python object per point.
 """
@@ -22,7 +25,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from broker_filter.baseline import COLUMNS, Calibration, Series, Tracks
+from broker_filter.baseline import COLUMNS, Series, Tracks
 from broker_filter.columns import (
     Column,
     Columns,
@@ -34,6 +37,7 @@ from broker_filter.columns import (
 )
 from broker_filter.errors import StateError
 from broker_filter.pages import PagedPoints, grown, spans
+from broker_filter.photometry import by_reference, combine
 from broker_filter.types import FloatArray, IntArray, Photometry, StarId, WindowBatch
 
 __all__ = ["WindowStore"]
@@ -71,6 +75,35 @@ class _Epochs:
         return first, np.diff(first, append=len(self.slot))
 
 
+@dataclass(frozen=True, slots=True)
+class _Units:
+    """How the points of the tracks of each window are read, shape (B, D), NaN where there are none.
+
+    Parameters
+    ----------
+    level, level_err : ndarray, float64
+        Flux of the quiet star, the unit, and its 1-sigma error.
+    offset : ndarray, float64
+        What turns the points' flux into total flux; 0 where it is that already.
+    error : ndarray, float64
+        1-sigma error of the track's quiet light in that unit.
+    scale : ndarray, float64
+        Factor on the error bars.
+    """
+
+    level: FloatArray
+    level_err: FloatArray
+    offset: FloatArray
+    error: FloatArray
+    scale: FloatArray
+
+    @property
+    def usable(self) -> NDArray[np.bool_]:
+        with np.errstate(invalid="ignore"):
+            finite = np.isfinite(self.level + self.level_err + self.offset)
+            return np.asarray((self.level > 0) & finite)
+
+
 class WindowStore:
     """All windows of one partition.
 
@@ -95,8 +128,9 @@ class WindowStore:
         self._slot_of: dict[tuple[str, str], dict[StarId, int]] = {}
         self._books: list[tuple[str, str]] = []
         self._book = np.zeros(0, np.uint16)
-        self._sources: dict[tuple[str, bool], int] = {}
+        self._sources: dict[tuple[str, bool, bool], int] = {}
         self._source_relative = np.zeros(0, np.bool_)
+        self._source_difference = np.zeros(0, np.bool_)
         self._source_rank = np.zeros(0, np.int64)
         self._newest = np.zeros(0)
         self._anchor = np.zeros(0, np.int64)
@@ -129,15 +163,62 @@ class WindowStore:
         """Epochs in each window, shape (len(self),)."""
         return self._points.count[: len(self)]
 
+    def wanted_from(
+        self, survey: str, star: StarId, look_back_days: float = math.inf
+    ) -> dict[str, float]:
+        """From when on epochs of a star can still be taken: older ones would be ``late``.
+
+        Parameters
+        ----------
+        survey : str
+        star : str or int
+        look_back_days : float
+            Leave out what is older than a band's newest epoch by more, too.
+
+        Returns
+        -------
+        dict of str to float
+            By band, MJD TAI; bands of which nothing is known are not in it.
+        """
+        wanted = {}
+        for (its_survey, band), slot_of in self._slot_of.items():
+            slot = slot_of.get(star) if its_survey == survey else None
+            if slot is not None:
+                start = (self._anchor[slot] - 3) * self._step - 1 / TICKS_PER_DAY
+                wanted[band] = float(max(start, self._newest[slot] - look_back_days))
+        return wanted
+
     def take_counts(self) -> dict[str, int]:
         """Epochs by outcome since the last call; every epoch has exactly one.
 
         ``inserted``, ``duplicate``, ``late`` (older than its window's start), ``window_full``,
         ``too_many_sources``. Besides, ``no_baseline`` counts the sources of windows that could
-        not be read, and ``not_finite`` the points left out because they are beyond float32.
+        not be read, ``difference_without_reference`` those of them that are difference flux of a
+        star whose total flux is not known, and ``not_finite`` the points left out because they are
+        beyond float32.
         """
         counts, self._counts = self._counts, Counter()
         return {outcome: n for outcome, n in counts.items() if n}
+
+    def siblings(self, slots: IntArray) -> tuple[IntArray, IntArray]:
+        """Windows of the same stars in other bands of the same survey.
+
+        Returns
+        -------
+        owner, sibling : ndarray, shape (m,), int64
+            Place in ``slots`` and slot of each; those of one owner in order of their bands' names.
+        """
+        owner: list[int] = []
+        sibling: list[int] = []
+        for book in np.unique(self._book[slots]).tolist():
+            survey, band = self._books[book]
+            others = sorted(key for key in self._books if key[0] == survey and key[1] != band)
+            for row in np.flatnonzero(self._book[slots] == book).tolist() if others else ():
+                star = self.star[slots[row]]
+                found = [self._slot_of[key][star] for key in others if star in self._slot_of[key]]
+                owner += [row] * len(found)
+                sibling += found
+        return np.array(owner, np.int64), np.array(sibling, np.int64)
 
     def insert(self, photometry: Photometry) -> IntArray:
         """Insert the epochs of a message.
@@ -145,7 +226,7 @@ class WindowStore:
         Parameters
         ----------
         photometry : Photometry
-            Usable epochs in total flux (`broker_filter.photometry.accept`), in any order.
+            Usable epochs (`broker_filter.photometry.accept`), in any order.
 
         Returns
         -------
@@ -159,6 +240,12 @@ class WindowStore:
         steps in which they come leave no trace. Of epochs of one track in the same tick the
         one of smallest (error, flux) stays.
         """
+        moved = [self._insert(part) for part in by_reference(photometry)]
+        if len(moved) == 1:
+            return moved[0]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *moved]))
+
+    def _insert(self, photometry: Photometry) -> IntArray:
         source = self._source(photometry)
         if source < 0 or not len(photometry):
             return np.empty(0, np.int64)
@@ -184,7 +271,7 @@ class WindowStore:
 
     def _source(self, photometry: Photometry) -> int:
         """Code of the message's source; negative, and counted, where there are too many."""
-        key = (photometry.source, photometry.relative)
+        key = (photometry.source, photometry.relative, photometry.kind == "difference")
         if key in self._sources:
             return self._sources[key]
         if len(self._sources) == MAX_SOURCES:
@@ -192,11 +279,13 @@ class WindowStore:
             return -1
         return self._enter(key)
 
-    def _enter(self, key: tuple[str, bool]) -> int:
+    def _enter(self, key: tuple[str, bool, bool]) -> int:
         code = self._sources[key] = len(self._sources)
         self._source_relative = np.append(self._source_relative, key[1])
+        self._source_difference = np.append(self._source_difference, key[2])
         # The order of sources within a tick follows their names, not their arrival.
-        rank = crc32(repr(key).encode()) * MAX_SOURCES + code
+        name = repr(key if key[2] else key[:2])
+        rank = crc32(name.encode()) * MAX_SOURCES + code
         self._source_rank = np.append(self._source_rank, rank)
         return code
 
@@ -356,27 +445,34 @@ class WindowStore:
         self._counts["inserted"] += int((total - held).sum())
         self._counts["window_full"] += int((held + size - total).sum())
 
-    def read(self, slots: IntArray) -> WindowBatch:
+    def read(self, slots: IntArray, *, count: bool = True) -> WindowBatch:
         """Read windows in units of their baselines, each source in units of its own.
 
         Parameters
         ----------
         slots : ndarray, shape (B,), int64
+        count : bool
+            Whether what cannot be read is counted.
 
         Returns
         -------
         WindowBatch
             In the order of ``slots``. Points of a source without a usable baseline are left out,
-            and so are windows that hold no others; both are counted as ``no_baseline``.
+            and so are windows that hold no others; both are counted as ``no_baseline`` or
+            ``difference_without_reference``.
         """
         window, source = self._gather(slots)
         which, track, present = self._which(slots, window, source)
-        found = self._calibrate(window, which, track, present)
-        window, good = _in_units(window, which, found)
-        usable = _usable(found)
-        self._counts["no_baseline"] += int((present & ~usable).sum())
-        self._counts["not_finite"] += int((_pick(usable, which) & _valid(window) & ~good).sum())
-        return self._batch(slots, _packed(window, which, good), found)
+        units = self._units(window, which, track, present)
+        window, good = _in_units(window, which, units)
+        if count:
+            lost = present & ~units.usable
+            self._counts["no_baseline"] += int((lost & ~self._is_difference(track)).sum())
+            refused = lost & self._is_difference(track)
+            self._counts["difference_without_reference"] += int(refused.sum())
+            readable = _pick(units.usable, which) & _valid(window)
+            self._counts["not_finite"] += int((readable & ~good).sum())
+        return self._batch(slots, _packed(window, which, good), units)
 
     def _gather(self, slots: IntArray) -> tuple[Series, NDArray[np.uint16]]:
         """Points of windows as padded rows, and the source of each; padding repeats the last."""
@@ -409,10 +505,14 @@ class WindowStore:
             present[:, d] = mine.any(axis=1)
         return which, track, present
 
-    def _calibrate(
+    def _is_difference(self, track: IntArray) -> NDArray[np.bool_]:
+        """Which tracks hold difference flux; false where there is none."""
+        return np.asarray(self._source_difference[self._tracks.source[track]] & (track >= 0))
+
+    def _units(
         self, window: Series, which: IntArray, track: IntArray, present: NDArray[np.bool_]
-    ) -> Calibration:
-        """Calibration of each track of each window, shape (B, D)."""
+    ) -> _Units:
+        """How each track of each window is read."""
         level, level_err, scale = np.full((3, *track.shape), np.nan)
         for d in range(track.shape[1]):
             rows = np.flatnonzero(present[:, d])
@@ -423,10 +523,46 @@ class WindowStore:
             found = self._tracks.calibrate(track[rows, d], part)
             level[rows, d], level_err[rows, d] = found.level, found.level_err
             scale[rows, d] = found.scale
-        return Calibration(level, level_err, scale)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            error = level_err / level
+        units = _Units(level, level_err, np.zeros(level.shape), error, scale)
+        return self._tied(units, track) if self._source_difference.any() else units
+
+    def _tied(self, units: _Units, track: IntArray) -> _Units:
+        """Give tracks of difference flux the baseline that their star's total flux has.
+
+        Their own level is that of the quiet star above the reference image, whatever that shows:
+        total = difference - level + baseline. So an error of the baseline scales what happens to
+        the star, as blending does, and only that of the level shifts its quiet light.
+        """
+        difference = self._is_difference(track)
+        base, base_err = self._known_total(track)
+        relative = self._source_relative[self._tracks.source[track]]
+        base = np.where(relative, 1.0, base[:, None])
+        base_err = np.maximum(np.where(relative, 0.0, base_err[:, None]), self._tracks.floor * base)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            error = np.maximum(units.level_err / base, self._tracks.floor)
+        return _Units(
+            np.where(difference, base, units.level),
+            np.where(difference, base_err, units.level_err),
+            np.where(difference, base - units.level, units.offset),
+            np.where(difference, error, units.error),
+            units.scale,
+        )
+
+    def _known_total(self, track: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Baseline in nJy of each window's total flux, from outside the window, and its error."""
+        level, error = np.full((2, len(track)), np.nan)
+        total = (track >= 0) & ~self._is_difference(track)
+        total &= ~self._source_relative[self._tracks.source[track]]
+        for d in range(track.shape[1]):
+            rows = np.flatnonzero(total[:, d])
+            known = self._tracks.known(track[rows, d])
+            level[rows], error[rows] = combine(level[rows], error[rows], *known)
+        return level, error
 
     def _batch(
-        self, slots: IntArray, packed: tuple[Series, IntArray], found: Calibration
+        self, slots: IntArray, packed: tuple[Series, IntArray], units: _Units
     ) -> WindowBatch:
         window, which = packed
         kept = np.flatnonzero(window.n)
@@ -448,9 +584,9 @@ class WindowStore:
             flux=part.flux.astype(np.float32, copy=False),
             sigma=part.error.astype(np.float32, copy=False),
             n=part.n,
-            baseline=np.take_along_axis(found.level[kept], last, axis=1)[:, 0],
-            baseline_err=np.take_along_axis(found.level_err[kept], last, axis=1)[:, 0],
-            baseline_error=_common_error(part, which, found.level_err[kept] / found.level[kept]),
+            baseline=np.take_along_axis(units.level[kept], last, axis=1)[:, 0],
+            baseline_err=np.take_along_axis(units.level_err[kept], last, axis=1)[:, 0],
+            baseline_error=_common_error(part, which, units.error[kept]),
             relative=self._source_relative[self._points.source[newest]],
         )
 
@@ -461,8 +597,9 @@ class WindowStore:
         return {
             **packed_stars("star", self.star),
             **packed("books", [text for book in self._books for text in book]),
-            **packed("sources", [name for name, _ in self._sources]),
+            **packed("sources", [name for name, _, _ in self._sources]),
             "source_relative": self._source_relative.copy(),
+            "source_difference": self._source_difference.copy(),
             **{name: getattr(self, f"_{name}")[:size].copy() for name in _OWN},
             **{name: array[: self._tracks.size].copy() for name, array in tracks.items()},
             **self._points.state(size),
@@ -492,8 +629,11 @@ class WindowStore:
     def _restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
         books = unpacked("books", columns)
         self._books = list(zip(books[::2], books[1::2], strict=True))
-        relative = columns["source_relative"].tolist()
-        for key in zip(unpacked("sources", columns), relative, strict=True):
+        relative = columns["source_relative"]
+        # Older snapshots hold total flux alone.
+        difference = columns.get("source_difference", np.zeros(len(relative), np.bool_))
+        names = unpacked("sources", columns)
+        for key in zip(names, relative.tolist(), difference.tolist(), strict=True):
             self._enter(key)
         self.star = unpacked_stars("star", columns)
         self._make_room(len(self))
@@ -533,20 +673,15 @@ def _pick(values: NDArray[Any], which: IntArray) -> NDArray[Any]:
     return values if values.shape[1] == 1 else np.take_along_axis(values, which, axis=1)
 
 
-def _usable(found: Calibration) -> NDArray[np.bool_]:
-    with np.errstate(invalid="ignore"):
-        return np.asarray((found.level > 0) & np.isfinite(found.level + found.level_err))
-
-
-def _in_units(
-    window: Series, which: IntArray, found: Calibration
-) -> tuple[Series, NDArray[np.bool_]]:
+def _in_units(window: Series, which: IntArray, units: _Units) -> tuple[Series, NDArray[np.bool_]]:
     """Flux and error in units of each point's baseline, and which of them can be used."""
-    usable = _usable(found)
-    level = np.where(usable, found.level, 1.0)
+    usable = units.usable
+    level = np.where(usable, units.level, 1.0)
     with np.errstate(over="ignore", under="ignore"):
         flux = window.flux * _pick((1.0 / level).astype(np.float32), which)
-        sigma = window.error * _pick((found.scale / level).astype(np.float32), which)
+        if (offset := np.where(usable, units.offset / level, 0.0)).any():
+            flux = flux + _pick(offset.astype(np.float32), which)
+        sigma = window.error * _pick((units.scale / level).astype(np.float32), which)
     good = _valid(window) & _pick(usable, which)
     with np.errstate(invalid="ignore"):
         good &= np.isfinite(flux) & np.isfinite(sigma) & (sigma > 0)

@@ -34,6 +34,7 @@ __all__ = [
     "free_ports",
     "make_topic",
     "missing_tools",
+    "run_tool",
     "server_settings",
 ]
 
@@ -65,16 +66,22 @@ class Node:
         Where its settings, its data and what it prints go.
     properties : mapping
         Its ``server.properties``.
+
+    Attributes
+    ----------
+    data : Path
+        Folder of its log.
     """
 
     def __init__(self, folder: Path, properties: Mapping[str, object]) -> None:
         folder.mkdir(parents=True)
+        self.data = folder / "data"
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._output = folder / "output.log"
         self._properties = folder / "server.properties"
         lines = [f"{key}={value}\n" for key, value in properties.items()]
-        self._properties.write_text("".join([*lines, f"log.dirs={folder / 'data'}\n"]))
+        self._properties.write_text("".join([*lines, f"log.dirs={self.data}\n"]))
 
     @property
     def running(self) -> bool:
@@ -301,6 +308,11 @@ def server_settings(nodes: int = 1) -> dict[str, object]:
         "broker.session.timeout.ms": 3000,
         "log.segment.bytes": 64 << 20,
     }
+
+
+def run_tool(main: str, *arguments: str) -> None:
+    """Run one of Kafka's command-line tools by its class, such as ``kafka.admin.ConfigCommand``."""
+    _run(_java(main, *arguments))
 
 
 def make_topic(

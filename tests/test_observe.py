@@ -292,6 +292,16 @@ class TestLogging:
             "duration_s": 0.5,
         }
 
+    def test_a_named_event_keeps_its_sentence(self, stream):
+        configure_logging("info", "json", stream)
+        logger = logging.getLogger("broker_filter")
+        logger.error("no turn for %d s:\n%s", 31, "stack\n" * 1000, extra={"event": "stalled"})
+        logger.info("stopped", extra={"event": "stopped"})
+        stalled, stopped = self.lines(stream)
+        assert stalled["event"] == "stalled"
+        assert stalled["message"] == "no turn for 31 s:\n" + "stack\n" * 1000
+        assert "message" not in stopped
+
     def test_secrets_are_masked(self, stream):
         configure_logging("info", "json", stream)
         logging.getLogger("broker_filter").info(

@@ -14,6 +14,7 @@ from broker_filter.photometry import (
     RESIDUAL_BINS,
     Limits,
     accept,
+    by_reference,
     combine,
     quiet_level,
     residual_bin,
@@ -90,10 +91,23 @@ def test_negative_flux_is_a_measurement() -> None:
 
 def test_difference_flux_becomes_total_by_the_reference() -> None:
     reference = np.array([1000.0, math.nan, 2000.0])
-    accepted = accept(photometry(kind="difference", ref_flux=reference), Limits())
-    assert accepted.rejected == {"difference_without_reference": 1}
-    assert accepted.photometry.kind == "total"
-    assert accepted.photometry.flux.tolist() == [1100.0, 2100.0]
+    difference = photometry(kind="difference", ref_flux=reference)
+    total, rest = by_reference(difference)
+    assert (total.kind, rest.kind) == ("total", "difference")
+    assert total.flux.tolist() == [1100.0, 2100.0]
+    assert (rest.star, rest.flux.tolist()) == (["star 1"], [100.0])
+
+
+def test_total_flux_is_total_with_or_without_a_reference() -> None:
+    whole = photometry(ref_flux=np.array([1000.0, math.nan, 2000.0]))
+    assert by_reference(whole) == (whole,)
+
+
+def test_difference_flux_that_is_all_of_one_sort_is_one_part() -> None:
+    difference = photometry(kind="difference")
+    assert [part.kind for part in by_reference(difference)] == ["difference"]
+    difference = photometry(kind="difference", ref_flux=np.full(3, 10.0))
+    assert [part.kind for part in by_reference(difference)] == ["total"]
 
 
 def test_reasons_are_a_closed_set_of_words() -> None:

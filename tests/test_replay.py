@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import zipfile
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker_filter.archive_lightcurves import LightCurves, load
 from broker_filter.errors import ConfigError, TransientError
-from broker_filter.replay import OFFSET_HEADER, add_arguments, expand, load, replay, run
+from broker_filter.replay import OFFSET_HEADER, Archive, Pace, publish, replay
+from broker_filter.replay_command import add_arguments, expand, run
 from broker_filter.sink import MemorySink
 from broker_filter.surveys.native import decode_photometry
 from broker_filter.types import Photometry
@@ -176,7 +179,8 @@ class TestPace:
 
         times = [0.0, 5 / 86400, 40 / 86400]
         replay([curve(times)], sink, "t", speed=1, encode=encode, clock=clock, sleep=clock.sleep)
-        assert clock.sent == [(20.0, 2)]
+        # The clock begins with the first message, which took 10 s to make.
+        assert clock.sent == [(30.0, 2)]
         assert clock.now - 1000 == pytest.approx(50.0)
 
     def test_a_failed_broker_is_noticed_before_a_long_pause(self):
@@ -207,10 +211,10 @@ def folder(tmp_path):
     return tmp_path
 
 
-def command(*arguments) -> tuple[int, MemorySink]:
+def command(*arguments, sink=None) -> tuple[int, MemorySink]:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    sink = MemorySink()
+    sink = sink or MemorySink()
     return run(parser.parse_args([*map(str, arguments), "--topic", "t"]), sink), sink
 
 
@@ -284,6 +288,211 @@ class TestCommand:
             folder / "one_I.dat",
             folder / "two_I.dat",
         ]
+
+
+def packet_file(path, times) -> None:
+    lines = (json.dumps({"diaSource": {"midpointMjdTai": time}}) for time in times)
+    path.write_text("\n".join(lines))
+
+
+def times_of(sink: MemorySink) -> list[float]:
+    return [json.loads(m.value)["diaSource"]["midpointMjdTai"] for m in sink.messages]
+
+
+class TestPackets:
+    def test_files_are_merged_by_time_and_keep_their_bytes(self, tmp_path, capsys):
+        packet_file(tmp_path / "a.jsonl", [61000.0, 61002.0])
+        packet_file(tmp_path / "b.jsonl", [61001.0, 61003.0])
+        status, sink = command(tmp_path)
+        assert status == 0
+        assert times_of(sink) == [61000.0, 61001.0, 61002.0, 61003.0]
+        assert sink.messages[1].value == b'{"diaSource": {"midpointMjdTai": 61001.0}}'
+        assert dict(sink.messages[1].headers) == {OFFSET_HEADER: b"86400.000"}
+        assert "4 messages from 2 files" in capsys.readouterr().out
+
+    def test_beside_light_curves(self, folder):
+        time = read_time(folder / "one_I.dat")
+        packet_file(folder / "p.jsonl", [time + 0.5])
+        _, sink = command(folder)
+        assert [m.key for m in sink.messages] == [b"one_I", None, b"two_I", b"one_I"]
+
+    def test_a_broken_one_is_reported_and_the_others_go_out(self, tmp_path, capsys):
+        packet_file(tmp_path / "a.jsonl", [61000.0, 1480360995.0, 61002.0])
+        (tmp_path / "b.avro").write_bytes(b"Obj\1 damaged")
+        status, sink = command(tmp_path, "--json")
+        assert (status, times_of(sink)) == (3, [61000.0, 61002.0])
+        report = json.loads(capsys.readouterr().out)
+        assert report["faults"] == 2
+        assert any("a.jsonl:2: time_out_of_range" in line for line in report["unreadable"])
+
+    def test_start_and_stop_in_event_time(self, tmp_path):
+        packet_file(tmp_path / "a.jsonl", [61000.0, 61001.0, 61002.0, 61003.0])
+        _, sink = command(tmp_path, "--start", "61001", "--stop", "61003")
+        assert times_of(sink) == [61001.0, 61002.0]
+
+    def test_out_of_order_beyond_the_window_is_counted(self, tmp_path, capsys, monkeypatch):
+        monkeypatch.setattr("broker_filter.replay.SORT_BYTES", 64 * 1200)
+        times = [61000.0 + n for n in range(500)]
+        packet_file(tmp_path / "a.jsonl", [*times[:400], 61000.5, *times[400:]])
+        status, sink = command(tmp_path)
+        assert (status, len(sink.messages)) == (0, 501)
+        assert "1 out of order" in capsys.readouterr().out
+
+
+def read_time(path) -> float:
+    [curve], _ = load([path])
+    return float(curve.parts[0].mjd_tai[0])
+
+
+class TestRate:
+    def test_no_more_than_so_many_messages_a_second(self):
+        sink = MemorySink()
+        clock = FakeClock(sink)
+        archive = Archive([LightCurves([curve([1, 2, 3, 4, 5])])], pytest.fail)
+        publish(archive, sink, "t", Pace(rate=2.0), clock=clock, sleep=clock.sleep)
+        assert [at for at, _ in clock.sent] == pytest.approx([0.0, 0.5, 1.0, 1.5])
+
+    @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan])
+    def test_out_of_range(self, rate):
+        with pytest.raises(ConfigError, match="rate"):
+            Pace(rate=rate)
+
+
+class TestLoop:
+    def test_photometry_moves_on_by_whole_days(self, folder):
+        _, sink = command(folder, "--loop", "3")
+        sent = published(sink)
+        first = [part.mjd_tai[0] for part in sent[:3]]
+        assert [part.mjd_tai[0] for part in sent[3:6]] == pytest.approx([t + 2 for t in first])
+        assert [part.mjd_tai[0] for part in sent[6:]] == pytest.approx([t + 4 for t in first])
+        offsets = [float(dict(m.headers)[OFFSET_HEADER]) for m in sink.messages]
+        assert offsets == pytest.approx([86400.0 * n for n in (0, 1, 2, 2, 3, 4, 4, 5, 6)])
+
+    def test_packets_keep_their_bytes_and_only_the_offset_moves_on(self, tmp_path):
+        packet_file(tmp_path / "a.jsonl", [61000.0, 61000.5])
+        _, sink = command(tmp_path, "--loop", "2")
+        assert times_of(sink) == [61000.0, 61000.5, 61000.0, 61000.5]
+        offsets = [float(dict(m.headers)[OFFSET_HEADER]) for m in sink.messages]
+        assert offsets == [0.0, 43200.0, 86400.0, 129600.0]
+
+    def test_forever_ends_only_by_the_reader(self, folder):
+        sink = Full(20)
+        with pytest.raises(KeyboardInterrupt):
+            command(folder, "--loop", "forever", sink=sink)
+        assert len(sink.messages) == 20
+
+    def test_nothing_to_publish_ends_even_forever(self, folder):
+        assert command(folder, "--loop", "forever", "--start", "99999")[0] == 1
+
+    @pytest.mark.parametrize("text", ["0", "-1", "ever"])
+    def test_a_wrong_number_is_refused(self, folder, text):
+        with pytest.raises(SystemExit):
+            command(folder, f"--loop={text}")
+
+
+class Full(MemorySink):
+    """A sink at which somebody presses Ctrl-C after so many messages."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def produce(self, *arguments, **named) -> None:
+        if len(self.messages) == self.limit:
+            raise KeyboardInterrupt
+        super().produce(*arguments, **named)
+
+
+class TestResume:
+    @given(cut=st.integers(0, 15), loops=st.integers(1, 2))
+    def test_an_interrupted_replay_goes_on_where_it_stopped(self, cut, loops, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("resume")
+        packet_file(folder / "a.jsonl", [61000.0, 61002.0, 61001.0, 61007.0])
+        packet_file(folder / "b.jsonl", [61001.0, 61003.0, 61004.0])
+        position = folder / "position"
+        whole = command(folder, "--loop", loops)[1].messages
+        options = (folder, "--loop", loops, "--resume", position)
+        if cut >= len(whole):
+            return
+        first = Full(cut)
+        with pytest.raises(KeyboardInterrupt):
+            command(*options, sink=first)
+        status, rest = command(*options)
+        assert status == 0
+        assert first.messages + rest.messages == whole
+        assert not position.exists()
+
+    def test_the_report_counts_both_runs(self, tmp_path, capsys):
+        packet_file(tmp_path / "a.jsonl", [61000.0, 61001.0, 61002.0])
+        options = (tmp_path / "a.jsonl", "--resume", tmp_path / "p", "--json")
+        with pytest.raises(KeyboardInterrupt):
+            command(*options, sink=Full(2))
+        command(*options)
+        report = json.loads(capsys.readouterr().out)
+        assert (report["messages"], report["first_mjd"]) == (3, 61000.0)
+
+    def test_a_position_of_other_sources_is_refused(self, tmp_path):
+        packet_file(tmp_path / "a.jsonl", [61000.0, 61001.0])
+        position = tmp_path / "p"
+        with pytest.raises(KeyboardInterrupt):
+            command(tmp_path / "a.jsonl", "--resume", position, sink=Full(1))
+        with pytest.raises(ConfigError, match="other sources or options"):
+            command(tmp_path / "a.jsonl", "--resume", position, "--start", "1")
+        position.write_text("{}")
+        with pytest.raises(ConfigError, match="no position of a replay"):
+            command(tmp_path / "a.jsonl", "--resume", position)
+
+    def test_what_was_saved_has_been_acknowledged(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("broker_filter.replay.SAVE_S", -1.0)
+        packet_file(tmp_path / "a.jsonl", [61000.0, 61001.0, 61002.0])
+        sink = MemorySink()
+        sink.failure = TransientError("broker is gone")
+        position = tmp_path / "p"
+        with pytest.raises(TransientError):
+            command(tmp_path / "a.jsonl", "--resume", position, sink=sink)
+        assert not position.exists()
+
+
+class TestInjection:
+    def test_truth_is_written_and_the_flux_is_magnified(self, tmp_path):
+        rows = (f"{2455260.5 + n / 10:.2f} 18.0 0.01" for n in range(400))
+        (tmp_path / "star_I.dat").write_text("\n".join(rows))
+        config = tmp_path / "inject.yaml"
+        config.write_text("share: 1.0\nu0: {low: 0.1, high: 0.1}\nf_s: {low: 1, high: 1}\n")
+        status, sink = command(tmp_path / "star_I.dat", "--inject", config)
+        run_line, event = map(
+            json.loads, (tmp_path / "inject.truth.jsonl").read_text().splitlines()
+        )
+        assert status == 0
+        assert (run_line["kind"], event["star"], event["epochs"]) == ("run", "star_I", 400)
+        flux = np.array([part.flux[0] for part in published(sink)])
+        plain = np.array([part.flux[0] for part in published(command(tmp_path / "star_I.dat")[1])])
+        assert flux.max() > 2 * plain.max()
+
+    @pytest.mark.parametrize("option", [("--loop", "2"), ("--resume", "p")])
+    def test_goes_with_neither_loop_nor_resume(self, folder, option):
+        (folder / "inject.yaml").write_text("share: 0.5")
+        with pytest.raises(ConfigError, match="--inject"):
+            command(folder, "--inject", folder / "inject.yaml", *option)
+
+
+def test_a_zip_of_light_curves(folder, tmp_path_factory, capsys):
+    path = tmp_path_factory.mktemp("zip") / "curves.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in folder.iterdir():
+            archive.write(file, f"inner/{file.name}")
+        archive.writestr("inner/bad.dat", "")
+    status, sink = command(path)
+    assert [m.key for m in sink.messages] == [b"one_I", b"two_I", b"one_I"]
+    assert status == 3
+    err = capsys.readouterr().err
+    assert "curves.zip/inner/bad.dat: no row" in err
+    assert "curves.zip/inner/two_I.dat:2: bad error" in err
+
+
+def test_a_topic_cannot_be_replayed_into_itself():
+    with pytest.raises(ConfigError, match="into itself"):
+        command("kafka://127.0.0.1:1/t")
 
 
 @pytest.mark.shared_data

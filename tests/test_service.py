@@ -35,9 +35,9 @@ from broker_filter.types import Message, OutgoingMessage
 from broker_filter.window import WindowStore
 
 PARTITION = ("epochs", 0)
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 GOOD = (schema_folder() / "photometry/1/0/sample.avro").read_bytes()
-ALERT = from_avro((schema_folder() / "alert/1/0/sample.avro").read_bytes())
+ALERT = from_avro((schema_folder() / "alert/1/1/sample.avro").read_bytes())
 
 
 def good(offset: int, partition: int = 0) -> Message:
@@ -498,7 +498,7 @@ def test_partitions_that_cannot_be_settled_in_time_are_left_to_the_next_owner() 
         bench.do(lambda: None)
         began = time.monotonic()
         bench.do(lambda: bench.stream.memory.revoke(PARTITION))
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
         bench.judge.gate.set()
         until(lambda: bench.stream.memory.stored.get(("epochs", 1)) == 1)
     assert PARTITION not in bench.stream.memory.stored

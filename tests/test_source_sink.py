@@ -18,6 +18,7 @@ from broker_filter.source import KafkaSource
 from broker_filter.types import Message, OutgoingMessage
 
 SECRET = "hunter2-in-clear"  # noqa: S105
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +48,31 @@ def send(kafka, values, **where):
     sink.close()
 
 
-def take(source, count, timeout_s=20.0):
+def take(source, count, timeout_s=PATIENCE_S):
     """Poll until ``count`` messages have come; fewer only where time runs out."""
     end = time.monotonic() + timeout_s
     messages = []
     while len(messages) < count and time.monotonic() < end:
         messages += source.poll(count - len(messages), 0.2)
     return messages
+
+
+def until_assigned(source, count):
+    """Poll until the group has given ``count`` partitions, none of which yields a message."""
+    end = time.monotonic() + PATIENCE_S
+    while len(source.assigned()) != count:
+        assert source.poll(1, 0.1) == []
+        assert time.monotonic() < end
+
+
+def flushed(sink):
+    """Flush until all is out; a sink may say so long that there is more to wait for."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return sink.flush(1.0)
+        except TransientError:
+            assert time.monotonic() < end
 
 
 def numbered(count, topic="t", partition=0, start=0):
@@ -107,10 +126,10 @@ class TestKafkaRoundTrip:
 
     def test_poll_returns_at_its_timeout(self, kafka):
         source = KafkaSource(kafka)
-        take(source, 1, 0.5)  # the group forms
+        until_assigned(source, 2)
         start = time.monotonic()
         assert source.poll(10, 0.2) == []
-        assert time.monotonic() - start < 1.0
+        assert time.monotonic() - start < 5.0
         source.close()
 
 
@@ -164,6 +183,7 @@ class TestCommit:
         send(kafka, [b"%d" % n for n in range(5)], partition=0)
         gained = []
         source = KafkaSource(kafka, on_assign=gained.append)
+        until_assigned(source, 2)
         assert take(source, 1, 1.0) == []
         assert gained == [{(topic, 0), (topic, 1)}]
         source.start((topic, 0), 3, 4)
@@ -187,8 +207,7 @@ class TestCommit:
     def test_the_position_reaches_the_end_of_an_empty_partition(self, kafka):
         (topic,) = kafka.input_topics
         source = KafkaSource(kafka)
-        take(source, 1, 0.5)
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE_S
         while source.positions() != {(topic, 0): 0, (topic, 1): 0}:
             assert source.poll(1, 0.1) == []
             assert time.monotonic() < end
@@ -204,7 +223,7 @@ class TestCommit:
 
     def test_a_member_tells_how_many_partitions_there_are(self, kafka):
         source = KafkaSource(kafka)
-        take(source, 1, 1.0)
+        until_assigned(source, 2)
         assert source.member().partitions[kafka.input_topics[0]] == 2
         source.close()
 
@@ -218,7 +237,7 @@ class TestCommit:
             start = time.monotonic()
             source.commit(offsets)
             assert source.poll(10, 0.3) == []
-            assert time.monotonic() - start < 2.0
+            assert time.monotonic() - start < 5.0
         finally:
             broker.restore()
         send(kafka, [b"b"], partition=0)
@@ -237,7 +256,7 @@ class TestRebalance:
         while len(first.assigned()) < 2:
             first.poll(1, 0.1)
         second = KafkaSource(kafka)
-        end = time.monotonic() + 30
+        end = time.monotonic() + PATIENCE_S
         while not (len(first.assigned()) == len(second.assigned()) == 1):
             first.poll(1, 0.05)
             second.poll(1, 0.05)
@@ -266,9 +285,7 @@ class TestRebalance:
         send(kafka, [b"a"], partition=0)
         source = KafkaSource(kafka)
         source.pause()
-        end = time.monotonic() + 20
-        while not source.assigned() and time.monotonic() < end:
-            assert source.poll(10, 0.1) == []
+        until_assigned(source, 2)
         assert take(source, 1, 1.0) == []
         source.resume()
         assert len(take(source, 1)) == 1
@@ -335,21 +352,24 @@ class TestErrors:
                 sink.flush(0.3)
         finally:
             broker.restore()
-        sink.flush(20)  # a second flush delivers what was still queued
+        flushed(sink)  # a second flush delivers what was still queued
         source = KafkaSource(kafka)
         assert len(take(source, 3)) == 3
         source.close()
 
     def test_messages_given_up_are_reported(self, broker, kafka):
         sink = KafkaSink(kafka.model_copy(update={"delivery_timeout_s": 1.0}))
+        # A producer that has not found the partitions' leaders yet gives nothing up before it has.
+        sink.produce(kafka.input_topics[0], None, b"first")
+        flushed(sink)
         broker.interrupt()
         try:
             sink.produce(kafka.input_topics[0], None, b"x")
             with pytest.raises(StateError, match=r"1 messages to .* given up"):
-                sink.flush(10)
+                flushed(sink)
         finally:
             broker.restore()
-        sink.flush(10)  # told once
+        flushed(sink)  # told once
 
     def test_too_large_message(self, kafka):
         sink = KafkaSink(kafka)

@@ -34,7 +34,7 @@ from broker_filter.types import AlertState, Message
 module = importlib.import_module("broker_filter.subscribe")
 
 SILENCE_S = 1.0
-SAMPLE = from_avro((schema_folder() / "alert/1/0/sample.avro").read_bytes())
+SAMPLE = from_avro((schema_folder() / "alert/1/1/sample.avro").read_bytes())
 
 
 def alert(log10_k: float = 9.0, state: AlertState = "new", star: str | int = 1) -> Alert:

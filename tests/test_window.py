@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -250,7 +250,133 @@ def test_windows_without_a_baseline_are_left_out_and_counted() -> None:
     assert store.take_counts()["no_baseline"] == 1
 
 
+def difference(epochs: Sequence[Epoch]) -> Photometry:
+    """Difference flux without a reference."""
+    return replace(photometry(epochs, math.nan), kind="difference")
+
+
+def brightening(mjd: float) -> float:
+    return 3000 * math.exp(-(((mjd - START - 30) / 1.0) ** 2))
+
+
+class TestDifferenceFlux:
+    """Stars of 5000 nJy whose difference flux is 700 nJy when they are quiet."""
+
+    times = START + np.arange(15, 35, 0.1)
+    event = tuple(Epoch(1, t, 700 + brightening(t), 10) for t in times)
+
+    def test_alone_it_is_left_out_and_counted(self) -> None:
+        store = WindowStore()
+        assert store.insert(difference(self.event)).tolist() == [0]
+        assert len(read(store)) == 0
+        counts = store.take_counts()
+        assert counts["difference_without_reference"] == 1
+        assert "no_baseline" not in counts
+
+    @pytest.mark.parametrize("reference", [5000.0, math.nan], ids=["reference", "history"])
+    def test_it_is_read_as_total_flux_once_that_is_known(self, reference: float) -> None:
+        store = WindowStore()
+        past = [Epoch(1, START + i / 10, 5000, 10, "other") for i in range(100)]
+        store.insert(photometry(past, reference))
+        store.insert(difference(self.event))
+        batch = read(store)
+        n = batch.n[0]
+        expected = [1 + brightening(t) / 5000 for t in batch.mjd_tai[0, :n].tolist()]
+        np.testing.assert_allclose(batch.flux[0, :n], expected, atol=0.002)
+        np.testing.assert_allclose(batch.sigma[0, :n], 10 / 5000, rtol=1e-5)
+        assert batch.baseline[0] == pytest.approx(5000, rel=1e-3)
+        assert 1e-4 < batch.baseline_error[0] < 2e-3
+        assert "difference_without_reference" not in store.take_counts()
+
+    def test_an_uncertain_reference_does_not_shift_the_quiet_light(self) -> None:
+        store = WindowStore()
+        reference = replace(
+            photometry([Epoch(1, START, 5000, 10)], 5000.0), ref_flux_err=np.full(1, 500.0)
+        )
+        store.insert(reference)
+        store.insert(difference(self.event))
+        batch = read(store)
+        assert batch.baseline_err[0] == pytest.approx(500)
+        assert batch.baseline_error[0] < 2e-3
+
+    def test_beside_total_flux_without_a_reference_it_is_refused(self) -> None:
+        store = WindowStore()
+        total = [Epoch(1, t + 0.05, 5000, 10) for t in self.times]
+        store.insert(photometry(total[:20], math.nan))  # too few for a history
+        store.insert(difference(self.event[:20]))
+        batch = read(store)
+        assert batch.n.tolist() == [20]
+        np.testing.assert_allclose(batch.flux[0, :20], 1, rtol=1e-6)
+        assert store.take_counts()["difference_without_reference"] == 1
+
+    def test_in_units_of_the_baseline_it_needs_no_reference(self) -> None:
+        store = WindowStore()
+        small = [Epoch(1, e.mjd, e.flux / 5000, e.error / 5000) for e in self.event]
+        store.insert(replace(difference(small), relative=True))
+        batch = read(store)
+        assert batch.flux[0].max() == pytest.approx(1.6, abs=0.01)
+        assert batch.relative.tolist() == [True]
+
+    def test_part_of_a_message_with_a_reference_becomes_total(self) -> None:
+        message = difference([Epoch(1, START, 5.0), Epoch(2, START, 5.0)])
+        reference = np.array([1000.0, math.nan])
+        store = WindowStore()
+        store.insert(replace(message, ref_flux=reference, ref_flux_err=0.01 * reference))
+        batch = read(store)
+        assert batch.star == [1]
+        assert batch.flux[0, 0] == pytest.approx(1.005)
+
+    def test_a_reference_that_comes_later_counts_from_then_on(self) -> None:
+        first, later = WindowStore(), WindowStore()
+        reference = photometry([Epoch(1, START + 20, 5000, 10)], 5000.0)
+        for store, messages in (
+            (first, (reference, difference(self.event))),
+            (later, (difference(self.event[::-1]), reference, difference(self.event))),
+        ):
+            for message in messages:
+                store.insert(message)
+        assert same(first, later)
+
+    def test_a_restored_store_reads_it_alike(self) -> None:
+        store = WindowStore()
+        store.insert(photometry([Epoch(1, START, 5000, 10)], 5000.0))
+        store.insert(difference(self.event))
+        other = WindowStore()
+        other.restore(store.state())
+        assert same(store, other)
+
+    def test_a_snapshot_from_before_it_restores_as_total_flux(self) -> None:
+        store = feed(WindowStore(), [Epoch(1, START + i / 10) for i in range(50)])
+        old = {k: v for k, v in store.state().items() if k != "source_difference"}
+        other = WindowStore()
+        other.restore(old)
+        assert same(store, other)
+
+
 def test_insert_names_the_windows_with_a_new_newest_epoch() -> None:
     store = WindowStore()
     assert store.insert(photometry([Epoch(1, START + 1), Epoch(2, START + 1)])).tolist() == [0, 1]
     assert store.insert(photometry([Epoch(1, START + 0.5), Epoch(2, START + 2)])).tolist() == [1]
+
+
+def test_siblings_are_the_same_stars_in_other_bands_of_the_same_survey() -> None:
+    store = WindowStore()
+    stars = photometry([Epoch(star, START + 0.1) for star in (1, 2, 3)])
+    only = photometry([Epoch(2, START + 0.2)])
+    slots = store.insert(stars)
+    store.insert(replace(only, band="i"))
+    store.insert(replace(only, band="g"))
+    store.insert(replace(stars, survey="another", band="g"))
+    owner, sibling = store.siblings(slots)
+    assert owner.tolist() == [1, 1]
+    assert store.read(sibling).band == ["g", "i"]
+    assert store.read(sibling).star == [2, 2]
+    assert store.read(sibling).survey == ["test", "test"]
+
+
+def test_reading_without_counting_leaves_the_counts_alone() -> None:
+    store = WindowStore()
+    slots = store.insert(photometry([Epoch(1, START, -50.0)], reference=math.nan))
+    store.take_counts()
+    assert len(store.read(slots, count=False)) == 0
+    assert store.take_counts() == {}

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from broker_filter.errors import SchemaError
 from broker_filter.surveys.layout import FORMATS, Layout, Quantity, find_layout
+from broker_filter.surveys.magnitudes import AB_ZERO_POINT, flux_error, flux_of
 from broker_filter.surveys.native import MAX_NAME_CHARACTERS, MAX_STAR_ID_BYTES
 from broker_filter.surveys.texttable import MISSING, Reason, Rejection, TextTable, read_table
 from broker_filter.surveys.timescale import TimeSystem, recognise, to_mjd_tai
@@ -36,7 +37,6 @@ from broker_filter.types import FloatArray, IntArray, Photometry, StarId
 
 __all__ = ["AB_ZERO_POINT", "LightCurve", "point_to_point_scatter", "read_lightcurve", "total_flux"]
 
-AB_ZERO_POINT: Final = 31.4  # AB magnitude of 1 nJy
 MAGNITUDES: Final = (-10.0, 40.0)  # 99.99 and its like mean "not measured"
 ABSURD: Final = 1e18  # no time, flux or flag is as large
 MJD_RANGE: Final = (40_000.0, 100_000.0)  # 1968 to 2132
@@ -172,7 +172,7 @@ def total_flux(delta: FloatArray, mag: FloatArray, zero_point: float) -> tuple[f
     good = np.isfinite(delta) & (mag > MAGNITUDES[0]) & (mag < MAGNITUDES[1])
     order = np.flatnonzero(good)[np.argsort(delta[good], kind="stable")]
     half = len(order) // 2
-    x, flux = delta[order], 10 ** (-0.4 * (mag[order] - zero_point))
+    x, flux = delta[order], flux_of(mag[order], zero_point)
     run = x[-half:] - x[:half]
     if half < 5 or not run.all():
         return None
@@ -321,9 +321,8 @@ def _flux(
 ) -> tuple[FloatArray, FloatArray, str]:
     """Flux and error, with a phrase on how they came about."""
     if layout.quantity == "mag":
-        flux = 10 ** (-0.4 * (epochs.value - zero_point))
-        flux_err = flux * epochs.err * np.log(10) / 2.5
-        return flux, flux_err, f"nJy from magnitudes, zero point {zero_point:g}"
+        flux = flux_of(epochs.value, zero_point)
+        return flux, flux_error(flux, epochs.err), f"nJy from magnitudes, zero point {zero_point:g}"
     if line:
         reference, scale = line
         note = (

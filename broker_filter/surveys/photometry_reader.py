@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from broker_filter.avro_primitives import read_bytes, read_long
 from broker_filter.errors import PoisonMessage
 from broker_filter.schema import MAX_MESSAGE_BYTES
 
@@ -55,17 +56,17 @@ def read_photometry(value: bytes, *, max_bytes: int = MAX_MESSAGE_BYTES) -> dict
 
 def _record(value: bytes) -> tuple[dict[str, Any], int]:
     """Read the fields in the schema's order; ``at`` is the byte at which the next one begins."""
-    survey, at = _bytes(value, 0)
+    survey, at = read_bytes(value, 0)
     star, at = _star(value, at)
     ra, at = _optional_double(value, at)
     dec, at = _optional_double(value, at)
-    band, at = _bytes(value, at)
-    source, at = _bytes(value, at)
+    band, at = read_bytes(value, at)
+    source, at = read_bytes(value, at)
     kind, unit = _KIND[value[at]], _UNIT[value[at + 1]]
-    times, at = _bytes(value, at + 2)
-    flux, at = _bytes(value, at)
-    flux_err, at = _bytes(value, at)
-    flags, at = _bytes(value, at + 1) if _second(value, at) else (None, at + 1)
+    times, at = read_bytes(value, at + 2)
+    flux, at = read_bytes(value, at)
+    flux_err, at = read_bytes(value, at)
+    flags, at = read_bytes(value, at + 1) if _second(value, at) else (None, at + 1)
     ref_flux, at = _optional_double(value, at)
     ref_flux_err, at = _optional_double(value, at)
     record = {
@@ -95,39 +96,10 @@ def _second(value: bytes, at: int) -> bool:
     return index == 2
 
 
-def _long(value: bytes, at: int) -> tuple[int, int]:
-    """Read a zig-zag integer: seven bits a byte, lowest first."""
-    raw = shift = 0
-    while (byte := value[at]) > 0x7F:
-        raw |= (byte & 0x7F) << shift
-        shift += 7
-        at += 1
-        if shift > 63:
-            raise ValueError(f"integer of more than 64 bits at byte {at}")
-    raw |= byte << shift
-    if raw >> 64:
-        raise ValueError(f"integer of more than 64 bits at byte {at}")
-    return (raw >> 1) ^ -(raw & 1), at + 1
-
-
-def _bytes(value: bytes, at: int) -> tuple[bytes, int]:
-    length = value[at]
-    if length > 0x7F or length & 1:
-        length, at = _long(value, at)
-    else:  # the common case: 0 to 63 bytes
-        length, at = length >> 1, at + 1
-    end = at + length
-    if length < 0:
-        raise ValueError(f"length {length} before byte {at}")
-    if end > len(value):
-        raise IndexError
-    return value[at:end], end
-
-
 def _star(value: bytes, at: int) -> tuple[int | str, int]:
     if not _second(value, at):
-        return _long(value, at + 1)
-    name, at = _bytes(value, at + 1)
+        return read_long(value, at + 1)
+    name, at = read_bytes(value, at + 1)
     return name.decode(), at
 
 

@@ -20,6 +20,7 @@ from broker_filter.errors import SchemaError
 from broker_filter.types import FloatArray
 
 __all__ = [
+    "MJD_ZERO",
     "SECONDS_PER_DAY",
     "TIME_SYSTEMS",
     "TimeSystem",

@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
+from broker_filter.intervals import wilson
+
 __all__ = [
     "as_list",
     "clopper_pearson",
@@ -26,18 +28,6 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-
-
-def wilson(found: int, n: int) -> tuple[float, float]:
-    """68.3 % interval of a share of which ``found`` of ``n`` were seen.
-
-    Notes
-    -----
-    The score interval of Wilson 1927, JASA 22, 209, with z = 1.
-    """
-    centre = (found + 0.5) / (n + 1)
-    half = (found * (n - found) / n + 0.25 if n else 0.25) ** 0.5 / (n + 1)
-    return max(centre - half, 0.0), min(centre + half, 1.0)
 
 
 def share(found: Bools) -> dict[str, Any]:

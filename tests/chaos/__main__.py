@@ -1,9 +1,11 @@
 """Disturb the filter, and count what is lost or doubled: ``make chaos``.
 
-``python -m tests.chaos [--runs N] [--only NAME ...] [--jobs N] [--minutes M] [--seed S]``. Each run
-streams the same simulated archive through a real Kafka and real processes, disturbs them, and
-compares the alerts that a reader of committed messages sees with those of an undisturbed run.
-Prints a table and writes ``build/chaos.json``; logs stay under ``build/chaos/``.
+``python -m tests.chaos [--runs N] [--only NAME[=RUNS] ...] [--jobs N] [--minutes M] [--seed S]``.
+Each run streams the same simulated archive through a real Kafka and real processes, disturbs them,
+and compares the alerts that a reader of committed messages sees with those of an undisturbed run.
+Prints a table and writes ``build/chaos.json``; logs stay under ``build/chaos/``. ``--merge FILE``
+adds the runs to those of the same fault and the same code that the file already has, so that the
+long set can be run piece by piece.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tests.bench.__main__ import now, processor
 from tests.chaos.faults import FAULTS
 from tests.chaos.lab import Lab
-from tests.integration.harness import expected_alerts, make_archive
+from tests.integration.harness import expected_alerts, make_archive, version
 from tests.kafka_broker import KafkaCluster, missing_tools
 
 __all__ = ["Row", "main"]
@@ -48,9 +50,13 @@ class Row:
     seconds : float
         Mean time of a run.
     note : str
+        What the last run said.
+    code : str
+        Version of the code.
     """
 
     fault: str
+    code: str = ""
     runs: int = 0
     failed: int = 0
     lost: int = 0
@@ -58,6 +64,13 @@ class Row:
     wrong: int = 0
     seconds: float = 0.0
     note: str = ""
+
+    def plus(self, other: Row) -> Row:
+        """Both together; the other one came later."""
+        counts = ("runs", "failed", "lost", "doubled", "wrong")
+        sums = {name: getattr(self, name) + getattr(other, name) for name in counts}
+        spent = self.runs * self.seconds + other.runs * other.seconds
+        return replace(other, **sums, seconds=round(spent / max(1, sums["runs"]), 1))
 
     def good(self) -> bool:
         """Whether nothing went wrong."""
@@ -99,12 +112,12 @@ def main() -> None:
     expected = expected_alerts(archive)
     print(f"{len(archive.messages)} messages, {len(expected)} alerts")
     print(f"{'':<31}    runs  failed    lost doubled   wrong  s a run", flush=True)
-    end = time.monotonic() + 60 * args.minutes
+    end, code = time.monotonic() + 60 * args.minutes, version()
     with KafkaCluster() as cluster, ThreadPoolExecutor(args.jobs) as pool:
 
-        def measure(name: str) -> Row:
-            row = Row(name)
-            for n in range(args.runs):
+        def measure(name: str, runs: int) -> Row:
+            row = Row(name, code)
+            for n in range(runs):
                 if time.monotonic() < end:
                     rng = random.Random(f"{args.seed} {name} {n}")  # noqa: S311
                     folder = (LOGS / f"{re.sub(r'[^a-z0-9]+', '-', name.lower())}-{n}").absolute()
@@ -112,26 +125,48 @@ def main() -> None:
             return row
 
         rows: list[Row] = []
-        for done in as_completed([pool.submit(measure, name) for name in args.only or FAULTS]):
+        wanted = dict(args.only or [(name, None) for name in FAULTS])
+        tasks = [pool.submit(measure, name, n or args.runs) for name, n in wanted.items()]
+        for done in as_completed(tasks):
             if (row := done.result()).runs:  # else it had no time
                 rows.append(row)
                 print(row.line(), flush=True)
-                write(rows, args)
+                write(args.out, rows, args.seed)
+                if args.merge:
+                    write(args.merge, merged(args.merge, row), args.seed)
     lost, doubled = sum(row.lost for row in rows), sum(row.doubled for row in rows)
     print(f"{sum(row.runs for row in rows)} runs: {lost} lost, {doubled} doubled; see {args.out}")
     sys.exit(0 if all(row.good() for row in rows) else 1)
 
 
-def write(rows: list[Row], args: argparse.Namespace) -> None:
+def merged(file: Path, row: Row) -> list[Row]:
+    """Rows of a file, with one more: added to the row of the same fault and code, if there is."""
+    rows = [Row(**each) for each in json.loads(file.read_text())["rows"]] if file.exists() else []
+    keys = [(each.fault, each.code) for each in rows]
+    if (row.fault, row.code) not in keys:
+        return [*rows, row]
+    place = keys.index((row.fault, row.code))
+    return [*rows[:place], rows[place].plus(row), *rows[place + 1 :]]
+
+
+def write(file: Path, rows: list[Row], seed: int) -> None:
     """Write the figures, with machine and date."""
     result = {
         "machine": f"{processor()}, {os.cpu_count()} cores",
         "date": now(),
-        "seed": args.seed,
+        "seed": seed,
         "rows": [asdict(row) for row in rows],
     }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(result, indent=1) + "\n")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def choice(text: str) -> tuple[str, int | None]:
+    """Read the name of a fault, with its own number of runs if one is given."""
+    name, _, runs = text.partition("=")
+    if name not in FAULTS:
+        raise argparse.ArgumentTypeError(f"{name!r} is none of: {', '.join(FAULTS)}")
+    return name, int(runs) if runs else None
 
 
 def arguments() -> argparse.Namespace:
@@ -139,11 +174,12 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     number: Callable[[str], int] = int
     parser.add_argument("--runs", type=number, default=1, help="of each fault (%(default)s)")
-    parser.add_argument("--only", nargs="+", choices=list(FAULTS), metavar="NAME", help="faults")
+    parser.add_argument("--only", nargs="+", type=choice, metavar="NAME[=RUNS]", help="faults")
     parser.add_argument("--jobs", type=number, default=1, help="faults at a time (%(default)s)")
     parser.add_argument("--minutes", type=float, default=60, help="no further run begins after it")
     parser.add_argument("--seed", type=number, default=1, help="of the moments (%(default)s)")
     parser.add_argument("--out", type=Path, default=OUT, help="%(default)s")
+    parser.add_argument("--merge", type=Path, help="file to add the figures to")
     return parser.parse_args()
 
 

@@ -10,7 +10,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -27,7 +28,7 @@ from confluent_kafka.admin import (
 from tests.chaos.lab import EXIT_ERROR, Lab, count_messages, live, with_poison
 from tests.chaos.proxy import Proxy
 from tests.integration.harness import Filter, Trial, Verdict, expected_alerts
-from tests.kafka_broker import KafkaCluster, free_ports
+from tests.kafka_broker import KafkaCluster, free_ports, run_tool
 
 __all__ = ["FAULTS"]
 
@@ -37,6 +38,7 @@ TIMES = 3
 """Disturbances of one run, where one alone takes little time."""
 CUT_S = 60.0
 PAUSED_S = 20.0
+THROTTLED_S = 30.0
 SLOW_S = 3
 SLOW_STORE = """
 import time
@@ -254,21 +256,30 @@ def store_unwritable(lab: Lab) -> Result:
 def store_full(lab: Lab) -> Result:
     """The disk of the snapshots is full (a tiny file system in memory; needs root)."""
     store = lab.folder / "full"
-    store.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(store)]
+    with (
+        small_disk(store, "64k"),
+        lab.trial(snapshot={"url": str(store)}) as (run, stream),
+    ):
+        filter_ = run.start("a")
+        live(run, filter_)
+        stream.to(0.6)
+        run.until(lambda: filter_.logged("snapshot_failed"))
+        reason = (filter_.logged("snapshot_failed") or {}).get("reason")
+        filter_.kill()
+        filter_ = run.start("a")
+        return lab.end(run, stream, filter_), f"reason given: {reason}"
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[None]:
+    """Mount a file system in memory; needs root."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
     subprocess.run(mount, check=True, capture_output=True)
     try:
-        with lab.trial(snapshot={"url": str(store)}) as (run, stream):
-            filter_ = run.start("a")
-            live(run, filter_)
-            stream.to(0.6)
-            run.until(lambda: filter_.logged("snapshot_failed"))
-            reason = (filter_.logged("snapshot_failed") or {}).get("reason")
-            filter_.kill()
-            filter_ = run.start("a")
-            return lab.end(run, stream, filter_), f"reason given: {reason}"
+        yield
     finally:
-        subprocess.run(["umount", "-l", str(store)], check=True)
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def store_slow(lab: Lab) -> Result:
@@ -376,6 +387,57 @@ def message_limit(lab: Lab) -> Result:
         return lab.end(run, stream, filter_), "status 2 with the reason, then raised"
 
 
+def broker_disk_full(lab: Lab) -> Result:
+    """The broker's disk fills up, and so it goes down; it comes back with room (needs root)."""
+    cluster = KafkaCluster()
+    node = cluster.nodes[0]
+    with (
+        small_disk(node.data, "96m"),
+        cluster,
+        lab.trial(cluster.bootstrap_servers) as (run, stream),
+    ):
+        filter_ = run.start("a")
+        live(run, filter_)
+        stream.to(lab.rng.uniform(0.2, 0.5))
+        filter_.send(signal.SIGSTOP)  # with the input there, and nothing of it settled
+        stream.to(0.7, at_once=True)
+        filler = node.data / "filler"
+        fill(filler)
+        filter_.send(signal.SIGCONT)
+        run.until(lambda: not node.running)
+        filler.unlink()
+        node.kill()
+        node.start()
+        cluster.wait_ready()
+        verdict, restarts = lab.end_supervised(run, stream, "a")
+        return verdict, f"no room left, broker down; {restarts} restarts"
+
+
+def fill(file: Path) -> None:
+    """Write until there is no room left."""
+    with suppress(OSError), file.open("wb", buffering=0) as stream:
+        while True:
+            stream.write(bytes(4096))
+
+
+def quota(lab: Lab) -> Result:
+    """The brokers let one byte a second of ours into the alert topic, as a full quota does."""
+    with KafkaCluster() as cluster, lab.trial(cluster.bootstrap_servers) as (run, stream):
+        filter_ = run.start("a")
+        live(run, filter_)
+        stream.to(lab.rng.uniform(0.2, 0.4))
+        limit = ["--bootstrap-server", run.servers, "--entity-type", "clients"]
+        limit += ["--entity-name", "broker-filter", "--alter"]
+        run_tool("kafka.admin.ConfigCommand", *limit, "--add-config", "producer_byte_rate=1")
+        stream.to(0.8)
+        time.sleep(THROTTLED_S)
+        run_tool("kafka.admin.ConfigCommand", *limit, "--delete-config", "producer_byte_rate")
+        verdict, restarts = lab.end_supervised(run, stream, "a")
+        held_up = filter_.logged("delivery_failed") is not None
+        said = "deliveries failed meanwhile" if held_up else "no delivery failed"
+        return verdict, f"for {THROTTLED_S:.0f} s; {said}; {restarts} restarts"
+
+
 def poison_1(lab: Lab) -> Result:
     """One message in a hundred cannot be used."""
     archive = with_poison(lab.archive, share=0.01, rows=0)
@@ -424,6 +486,8 @@ FAULTS: dict[str, Callable[[Lab], Result]] = {
     "snapshot disk full": store_full,
     "snapshots slow": store_slow,
     "message limit": message_limit,
+    "alert topic's quota": quota,
+    "broker's disk full": broker_disk_full,
     "input truncated, read": truncated_behind,
     "input truncated, unread": truncated_ahead,
     "clock jump": clock_jump,

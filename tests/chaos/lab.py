@@ -78,7 +78,7 @@ class Lab:
 
         def done() -> bool:
             status = run.filters[-1].process.poll()
-            assert status in (None, EXIT_ERROR), run.logs()
+            assert status in (None, EXIT_ERROR), f"status {status}: {run.logs()}"
             if status is not None:
                 run.start(member)
             return run.committed() == run.archive.ends
@@ -97,11 +97,11 @@ class Stream:
     def _step(self) -> int:
         return max(1, round(len(self._run.archive.messages) * SLICE_S / STREAM_S))
 
-    def to(self, share: float) -> None:
+    def to(self, share: float, *, at_once: bool = False) -> None:
         """Go on to a share of the archive."""
         last = round(share * len(self._run.archive.messages))
         while self._place < last:
-            following = min(last, self._place + self._step)
+            following = last if at_once else min(last, self._place + self._step)
             self._run.publish(self._place, following)
             self._place = following
             time.sleep(SLICE_S)

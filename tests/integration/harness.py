@@ -48,11 +48,14 @@ __all__ = [
     "make_archive",
     "settings_of",
     "trial",
+    "version",
 ]
 
 PATIENCE_S = 120.0
 MJD_UNIX_EPOCH = 40_587.0
 DAY_MS = 86_400_000
+
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
 
 # The archive ends before this; a night's work for the filter, seconds for a test.
 DAYS = 8.0
@@ -136,7 +139,7 @@ class Filter:
                 command,
                 stderr=stream,
                 stdout=stream,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **environment},
+                env={**os.environ, **ENVIRONMENT, **environment},
             )
 
     def lines(self) -> list[dict[str, Any]]:
@@ -160,6 +163,12 @@ class Filter:
         """End it as a power cut would."""
         self.process.kill()
         self.process.wait()
+
+    def abort(self) -> None:
+        """End it, with the stacks of its threads in the log."""
+        if self.running():
+            self.send(signal.SIGABRT)
+            self.process.wait()
 
     def stop(self, timeout_s: float = PATIENCE_S) -> int:
         """Ask it to end; gives its exit status."""
@@ -262,9 +271,9 @@ class Trial:
             self._producer.poll(0)
         assert self._producer.flush(60) == 0
 
-    def feed(self, seconds: float) -> None:
-        """Publish the archive in the background, evenly over so many seconds."""
-        count = len(self.archive.messages)
+    def feed(self, seconds: float, last: int | None = None) -> threading.Thread:
+        """Publish the archive, up to a place in it, in the background, over so many seconds."""
+        count = len(self.archive.messages[:last])
         slices = max(1, round(seconds / FEED_S))
         edges = [count * n // slices for n in range(slices + 1)]
 
@@ -273,7 +282,9 @@ class Trial:
                 self.publish(first, last)
                 time.sleep(FEED_S)
 
-        threading.Thread(target=run, name="feed", daemon=True).start()
+        thread = threading.Thread(target=run, name="feed", daemon=True)
+        thread.start()
+        return thread
 
     def share_done(self) -> float:
         """Share of the archive that the group has committed."""
@@ -288,10 +299,13 @@ class Trial:
             return {}
 
     def until(self, condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
-        """Wait for a condition; fails with the logs of all filters if it does not come."""
+        """Wait for a condition; if it does not come, fails with the logs and stacks of all."""
         end = time.monotonic() + patience_s
         while not condition():
-            assert time.monotonic() < end, self.logs()
+            if time.monotonic() > end:
+                for filter_ in self.filters:
+                    filter_.abort()
+                raise AssertionError(self.logs())
             time.sleep(0.05)
 
     def until_done(self) -> None:
@@ -365,6 +379,12 @@ def _tree(sections: dict[str, Any]) -> dict[str, Any]:
         "schedule": {"every_days": 0.5},
         **sections,
     }
+
+
+def version() -> str:
+    """Commit of the code, marked where files differ from it; empty outside a checkout."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def settings_of(sections: dict[str, Any]) -> Settings:

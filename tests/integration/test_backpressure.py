@@ -13,7 +13,7 @@ from broker_filter.source import KafkaSource
 
 pytestmark = pytest.mark.kafka
 
-MAX_POLL_MS = 2_000
+MAX_POLL_MS = 4_000
 MESSAGE_BYTES = 175_000
 COUNT = 400
 

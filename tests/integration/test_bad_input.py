@@ -26,7 +26,7 @@ from broker_filter.source import KafkaSource
 from broker_filter.surveys.native import encode_block, encode_photometry
 from broker_filter.types import Photometry
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 NAN, INF = float("nan"), float("inf")
 TOPICS = {"epochs": 1, "alerts": 1, "dead": 1}
 

@@ -104,6 +104,23 @@ def test_a_static_member_comes_back_to_its_partitions(stream: tuple[str, str, st
     second.close()
 
 
+def test_a_member_that_was_shut_out_comes_back_once_and_gives_way_to_a_twin(
+    stream: tuple[str, str, str],
+) -> None:
+    lost: list[str] = []
+    kafka = settings(*stream, group_instance_id="a")
+    older = KafkaSource(kafka, on_lost=lambda gone: lost.append(f"older {len(gone)}"))
+    poll_until(lambda: len(older.assigned()) == 2, older)
+    newer = KafkaSource(kafka, on_lost=lambda gone: lost.append(f"newer {len(gone)}"))
+    poll_until(lambda: len(newer.assigned()) == 2, newer)
+    with pytest.raises(StateError, match=r"another member runs as this one.*group_instance_id"):
+        poll_until(lambda: False, newer, older)
+    assert [text for text in lost if text[-1] != "0"] == ["older 2", "newer 2"]
+    older.close()
+    poll_until(lambda: len(newer.assigned()) == 2, newer)
+    newer.close()
+
+
 def test_one_window_back_by_timestamps(stream: tuple[str, str, str]) -> None:
     servers, topic, _ = stream
     publish(servers, topic, 40)

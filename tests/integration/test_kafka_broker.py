@@ -69,7 +69,7 @@ def test_the_command_names_its_port_and_leaves_nothing_behind(tmp_path):
             AdminClient({"bootstrap.servers": words[-1], **QUIET}).list_topics(timeout=10).topics
         )
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     assert len(topics["epochs"].partitions) == 2
     assert words[-1].startswith(f"{HOST}:")
     assert list(tmp_path.iterdir()) == []

@@ -29,7 +29,7 @@ from broker_filter.source import KafkaSource
 from broker_filter.surveys.native import encode_photometry
 from broker_filter.types import Photometry
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 TOPICS = {"epochs": 2, "microlensing-alerts": 1, "microlensing-dead-letters": 1}
 STARS = 6
 

@@ -1,0 +1,133 @@
+"""From the bytes of Avro values to leaves: one value at a time, or a column at once.
+
+What stands for null is no bytes at all: every Avro value that is something takes at least one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker_filter.avro_primitives import read_bytes, read_long
+from broker_filter.avro_schema import AvroType, WriterSchema, is_converted
+from broker_filter.avro_skip import read_branch
+from broker_filter.packet import MISSING, Leaf, column
+
+__all__ = ["Value", "any_branch", "longs", "value_of"]
+
+One = Callable[[bytes], Any]
+Packed = Callable[[bytes], NDArray[Any]]
+
+_FLOAT: Final = struct.Struct("<f").unpack
+_DOUBLE: Final = struct.Struct("<d").unpack
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """How the bytes of one type become values of one leaf.
+
+    Parameters
+    ----------
+    leaf : Leaf
+    one : callable
+        From the bytes of one value, which is not null, to that value.
+    packed : callable, optional
+        From the bytes of many values behind each other to an array of them, where that is faster.
+    """
+
+    leaf: Leaf
+    one: One
+    packed: Packed | None = None
+
+    def read(self, raw: bytes) -> Any:  # noqa: ANN401  as the leaf has it
+        """One value, `MISSING` for no bytes."""
+        return self.one(raw) if raw else MISSING[self.leaf]
+
+    def column(self, raws: Sequence[bytes]) -> NDArray[Any]:
+        """One column, shape (len(raws),), of the leaf's type."""
+        if self.packed is None:
+            known = {raw: self.read(raw) for raw in set(raws)}
+            return column(self.leaf, map(known.__getitem__, raws), len(raws))
+        values = self.packed(b"".join(raws))
+        if len(values) == len(raws):
+            return values
+        found = column(self.leaf, (MISSING[self.leaf] for _ in raws), len(raws))
+        found[np.fromiter(map(bool, raws), np.bool_, len(raws))] = values
+        return found
+
+
+def value_of(schema: WriterSchema, avro_type: AvroType, leaf: Leaf) -> Value | None:
+    """How a type that is not a union becomes a leaf; None where it is never one."""
+    kind, definition = schema.resolve(avro_type)
+    if is_converted(definition):
+        return None
+    if (kind, leaf) == ("enum", "str") and not isinstance(definition, str | list):
+        return Value(leaf, _symbol(definition["symbols"]))
+    return _VALUES.get((kind, leaf))
+
+
+def any_branch(leaf: Leaf, branches: Sequence[Value | None]) -> Value:
+    """How a union of several types becomes a leaf; its bytes begin with the number of the type."""
+
+    def one(raw: bytes) -> Any:  # noqa: ANN401  as the leaf has it
+        index, at = read_branch(raw, 0, len(branches))
+        branch = branches[index]
+        return MISSING[leaf] if branch is None else branch.one(raw[at:])
+
+    return Value(leaf, one)
+
+
+def longs(packed: bytes) -> NDArray[np.int64]:
+    """Integers of variable length behind each other, each of 64 bits at most; shape (n,), int64."""
+    raw = np.frombuffer(packed, np.uint8)
+    end = np.flatnonzero(raw < 0x80) + 1
+    if not len(end):
+        return np.empty(0, np.int64)
+    start = np.r_[0, end[:-1]]
+    place = np.arange(len(raw)) - np.repeat(start, end - start)
+    parts = (raw & 0x7F).astype(np.uint64) << (7 * place).astype(np.uint64)
+    zigzag = np.bitwise_or.reduceat(parts, start)
+    return (zigzag >> 1).astype(np.int64) ^ -(zigzag & 1).astype(np.int64)
+
+
+@np.errstate(invalid="ignore")  # a signalling NaN is a NaN like any other
+def _floats(packed: bytes) -> NDArray[Any]:
+    return np.frombuffer(packed, "<f4").astype(np.float64)
+
+
+def _symbol(symbols: Sequence[str]) -> One:
+    def one(raw: bytes) -> str:
+        index = read_long(raw, 0)[0]
+        if not 0 <= index < len(symbols):
+            raise ValueError(f"symbol {index} of an enum of {len(symbols)}")
+        return symbols[index]
+
+    return one
+
+
+_WHOLE: Final = Value("i8", lambda raw: read_long(raw, 0)[0], longs)
+_AS_FLOAT: Final = Value(
+    "f8", lambda raw: float(read_long(raw, 0)[0]), lambda packed: longs(packed).astype(np.float64)
+)
+
+_VALUES: Final[dict[tuple[str, Leaf], Value]] = {
+    ("float", "f8"): Value("f8", lambda raw: _FLOAT(raw)[0], _floats),
+    ("double", "f8"): Value(
+        "f8",
+        lambda raw: _DOUBLE(raw)[0],
+        lambda packed: np.frombuffer(packed, "<f8").astype(np.float64),
+    ),
+    ("int", "f8"): _AS_FLOAT,
+    ("long", "f8"): _AS_FLOAT,
+    ("int", "i8"): _WHOLE,
+    ("long", "i8"): _WHOLE,
+    ("boolean", "bool"): Value(
+        "bool", lambda raw: raw != b"\0", lambda packed: np.frombuffer(packed, np.uint8) != 0
+    ),
+    ("string", "str"): Value("str", lambda raw: read_bytes(raw, 0)[0].decode()),
+}

@@ -1,0 +1,410 @@
+"""Synthetic microlensing in real photometry, to measure what the filter finds.
+
+A stated share of the stars gets an event: the flux of the source in them is magnified, through
+their real cadence and noise. Which stars, and what events, follows from the star's id and a seed
+alone, so that the same archive gives the same events in any order and in any number of runs.
+
+An epoch of flux F and error sigma of a star with baseline F_0 becomes ::
+
+    g = f_s (A(u(t), rho) - 1)
+    F' = F + F_0 g + sigma sqrt(g) z        z ~ N(0, 1)
+    sigma' = sigma sqrt(1 + g)
+
+The first line is microlensing with a blended source. The rest is photon noise: the number of
+photons is Poisson distributed, so its variance grows as the number does (as in the equation of
+Merline & Howell 1995, Exp. Astron. 6, 163), and the added photons bring noise of their own. All of
+sigma^2 is taken as the star's photons; where the sky contributes, the true error at the peak is
+smaller, so that what is found here is rather too little than too much.
+
+Magnified are light curves and photometry messages. Packets of surveys are not: they would have to
+be made consistent with the cutouts, statistics and history that they carry.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from broker_filter.archive import Record
+from broker_filter.errors import ConfigError
+from broker_filter.replay import native_photometry, with_photometry
+from broker_filter.types import FloatArray, IntArray, Photometry, StarId
+
+__all__ = [
+    "InjectionConfig",
+    "Injector",
+    "Lens",
+    "Range",
+    "light_curve_injector",
+    "read_config",
+    "running_snr",
+]
+
+_STRICT = ConfigDict(extra="forbid", frozen=True)
+MAX_FILE_BYTES: Final = 1 << 20
+QUARTER: Final = 4  # windows are anchored to a grid of a quarter of their length
+
+Curve = tuple[str, str]  # star, band
+
+
+class Range(BaseModel):
+    """A prior that is flat, or flat in the logarithm, between two values."""
+
+    model_config = _STRICT
+
+    low: float
+    high: float
+    log: bool = Field(default=False, description="flat in the logarithm")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if not self.low <= self.high or not math.isfinite(self.high - self.low):
+            raise ValueError(f"low ({self.low:g}) must not exceed high ({self.high:g})")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low ({self.low:g}) must be larger than 0 for a logarithm")
+        return self
+
+    def draw(self, rng: np.random.Generator) -> float:
+        """Draw one value."""
+        if self.log:
+            return float(np.exp(rng.uniform(math.log(self.low), math.log(self.high))))
+        return float(rng.uniform(self.low, self.high))
+
+
+class InjectionConfig(BaseModel):
+    """What to inject: the file behind ``--inject``."""
+
+    model_config = _STRICT
+
+    share: float = Field(gt=0, le=1, description="of the stars")
+    seed: int = 1
+    t0: Range | None = Field(
+        default=None, description="MJD TAI; by default the span of each light curve"
+    )
+    u0: Range = Range(low=0.0, high=1.0)
+    tE: Range = Range(low=0.1, high=20.0, log=True)  # noqa: N815  the field's own name for it
+    rho: Range = Range(low=0.001, high=1.0, log=True)
+    f_s: Range = Range(low=0.1, high=1.0)
+    detectable_snr: float = Field(default=12.0, gt=0)
+    window_days: float = Field(default=20.0, gt=0, description="of the model that is tested")
+
+    @model_validator(mode="after")
+    def _physical(self) -> Self:
+        from broker_filter.lens import RHO_MAX
+
+        if self.u0.low < 0 or self.tE.low <= 0:
+            raise ValueError("u0 must not be below 0, and tE must be larger than 0")
+        if not 0 < self.rho.low <= self.rho.high <= RHO_MAX:
+            raise ValueError(f"rho must lie between 0 and {RHO_MAX:g}")
+        if not 0 < self.f_s.low <= self.f_s.high <= 1:
+            raise ValueError("f_s must lie between 0 and 1")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Lens:
+    """The event of one star: t0 MJD TAI, tE days, u0 and rho in Einstein radii."""
+
+    t0: float
+    u0: float
+    tE: float  # noqa: N815
+    rho: float
+
+
+@dataclass(slots=True)
+class _Touched:
+    """What has been done to one star in one band: signal-to-noise squared of each epoch."""
+
+    lens: Lens
+    f_s: float
+    times: list[float] = field(default_factory=list)
+    squares: list[float] = field(default_factory=list)
+
+
+class Injector:
+    """Magnifies the photometry that passes through it, and keeps the truth.
+
+    It holds, beside the truth, two numbers for each star and band that it has seen.
+
+    Parameters
+    ----------
+    config : InjectionConfig
+        With ``t0``.
+    baselines : dict of (star, band, source) to float, nJy
+        Baseline flux where it is known beforehand (of light curves, their median); else that of the
+        photometry's reference is taken.
+    spans : dict of str to Range, MJD TAI
+        Of the stars whose first and last epoch are known; they stand in for a ``t0`` that is not
+        configured. Without either a star is left alone.
+
+    Raises
+    ------
+    ConfigError
+        There is no ``t0`` and no span.
+    """
+
+    def __init__(
+        self,
+        config: InjectionConfig,
+        baselines: Mapping[tuple[str, str, str], float] | None = None,
+        spans: Mapping[str, Range] | None = None,
+    ) -> None:
+        if config.t0 is None and not spans:
+            raise ConfigError("--inject: t0 is needed where there are no light curves")
+        self._config, self._baselines, self._spans = config, baselines or {}, spans or {}
+        self._chosen: dict[str, Lens | None] = {}
+        self._touched: dict[Curve, _Touched] = {}
+        self._windows: dict[Curve, tuple[float, int]] = {}  # last window seen, and how many
+        self.without_baseline = 0
+
+    def __call__(self, record: Record) -> Record:
+        """Magnify a record of one of our own formats; others pass unchanged."""
+        photometry = native_photometry(record)
+        if photometry is None:
+            return record
+        changed = self.magnify(photometry)
+        return record if changed is photometry else with_photometry(record, changed)
+
+    def magnify(self, photometry: Photometry) -> Photometry:
+        """Magnify the epochs of chosen stars.
+
+        Parameters
+        ----------
+        photometry : Photometry
+            Of any number of stars; not changed.
+
+        Returns
+        -------
+        Photometry
+            The same object where no chosen star is in it.
+        """
+        step = self._config.window_days / QUARTER
+        windows = np.floor(photometry.mjd_tai / step).tolist()
+        chosen: dict[str, list[int]] = {}
+        for row, (star, window) in enumerate(zip(photometry.star, windows, strict=True)):
+            name = str(star)
+            if self.lens(name) is None:
+                self._count((name, photometry.band), window)
+            else:
+                chosen.setdefault(name, []).append(row)
+        flux, flux_err = photometry.flux.copy(), photometry.flux_err.copy()
+        for star, rows in chosen.items():
+            self._magnify_star(star, photometry, np.array(rows), flux, flux_err)
+        return replace(photometry, flux=flux, flux_err=flux_err) if chosen else photometry
+
+    def lens(self, star: StarId) -> Lens | None:
+        """Tell the event of a star; None for one that is left as it is."""
+        name = str(star)
+        if name not in self._chosen:
+            self._chosen[name] = self._draw(name)
+        return self._chosen[name]
+
+    def _draw(self, star: str) -> Lens | None:
+        config, number = self._config, _hash(f"{self._config.seed}", star)
+        span = config.t0 or self._spans.get(star)
+        if number >= config.share * 2**64 or span is None:
+            return None
+        rng = np.random.default_rng([config.seed, number])
+        return Lens(
+            t0=span.draw(rng),
+            u0=config.u0.draw(rng),
+            tE=config.tE.draw(rng),
+            rho=config.rho.draw(rng),
+        )
+
+    def _magnify_star(
+        self,
+        star: str,
+        photometry: Photometry,
+        rows: IntArray,
+        flux: FloatArray,
+        flux_err: FloatArray,
+    ) -> None:
+        """Change the columns in place; epochs whose baseline is not known stay as they are."""
+        baseline = self._baseline(star, photometry, rows)
+        good = (baseline > 0) & (flux_err[rows] > 0) & np.isfinite(flux[rows])
+        self.without_baseline += int((~good).sum())
+        rows, baseline = rows[good], baseline[good]
+        if not len(rows):
+            return
+        one = self._of(star, photometry.band)
+        times, error = photometry.mjd_tai[rows], flux_err[rows]
+        g = one.f_s * _excess(one.lens, times)
+        flux[rows] += baseline * g + error * np.sqrt(g) * self._noise(star, photometry, times)
+        flux_err[rows] = error * np.sqrt(1 + g)
+        used = photometry.flags[rows] == 0
+        one.times += times[used].tolist()
+        one.squares += np.square(baseline * g / flux_err[rows])[used].tolist()
+
+    def _of(self, star: str, band: str) -> _Touched:
+        lens = self.lens(star)
+        if (star, band) not in self._touched and lens is not None:
+            rng = np.random.default_rng([self._config.seed, _hash(star, band)])
+            self._touched[star, band] = _Touched(lens, self._config.f_s.draw(rng))
+        return self._touched[star, band]
+
+    def _baseline(self, star: str, photometry: Photometry, rows: IntArray) -> FloatArray:
+        known = self._baselines.get((star, photometry.band, photometry.source))
+        if known is not None:
+            return np.full(len(rows), known)
+        if photometry.relative:
+            return np.ones(len(rows))
+        return photometry.ref_flux[rows]
+
+    def _noise(self, star: str, photometry: Photometry, times: FloatArray) -> FloatArray:
+        """Draw a normal number for each epoch that depends on nothing but the epoch."""
+        seed = _hash(str(self._config.seed), star, photometry.band, photometry.source)
+        bits = np.ascontiguousarray(times, np.float64).view(np.uint64).tolist()
+        return np.array([np.random.default_rng([seed, n]).standard_normal() for n in bits])
+
+    def _count(self, curve: Curve, window: float) -> None:
+        """Count the windows that an untouched star fills: each is one test of it."""
+        last, count = self._windows.get(curve, (-math.inf, 0))
+        if window > last:
+            self._windows[curve] = (window, count + 1)
+
+    def truth(self) -> list[dict[str, Any]]:
+        """Return the truth so far: a line on the run, and one for each star and band injected."""
+        days = self._config.window_days
+        tests = sum(count for _, count in self._windows.values())
+        run = {
+            "kind": "run",
+            "share": self._config.share,
+            "seed": self._config.seed,
+            "window_days": days,
+            "detectable_snr": self._config.detectable_snr,
+            "untouched_stars": len({star for star, _ in self._windows}),
+            "untouched_windows": tests,
+            "untouched_star_days": tests * days / QUARTER,
+            "epochs_without_baseline": self.without_baseline,
+        }
+        return [run, *(self._line(*item) for item in self._touched.items() if item[1].times)]
+
+    def _line(self, curve: Curve, one: _Touched) -> dict[str, Any]:
+        star, band = curve
+        snr = running_snr(np.array(one.times), np.array(one.squares), self._config.window_days)
+        times = np.sort(one.times)
+        reached = np.flatnonzero(snr >= self._config.detectable_snr)
+        lens = one.lens
+        return {
+            "kind": "event",
+            "star": star,
+            "band": band,
+            "t0": lens.t0,
+            "u0": lens.u0,
+            "tE": lens.tE,
+            "rho": lens.rho,
+            "f_s": one.f_s,
+            "snr": float(snr.max()),
+            "first_detectable_mjd": float(times[reached[0]]) if len(reached) else None,
+            "epochs": len(times),
+            "first_mjd": float(times[0]),
+            "last_mjd": float(times[-1]),
+        }
+
+    def write(self, path: Path) -> None:
+        """Write the truth as JSON lines, so that the file is whole at any time."""
+        part = path.with_name(path.name + ".part")
+        part.write_text("".join(json.dumps(line) + "\n" for line in self.truth()))
+        part.replace(path)
+
+
+def light_curve_injector(config: InjectionConfig, parts: Sequence[Photometry]) -> Injector:
+    """Make the injector for light curves: baselines are medians, t0 lies in each star's span.
+
+    Raises
+    ------
+    ConfigError
+        ``t0`` is missing, and there are no light curves that tell it.
+    """
+    spans: dict[str, Range] = {}
+    for part in parts:
+        star, low, high = str(part.star[0]), float(part.mjd_tai.min()), float(part.mjd_tai.max())
+        known = spans.get(star)
+        low, high = (min(low, known.low), max(high, known.high)) if known else (low, high)
+        spans[star] = Range(low=low, high=high)
+    baselines = {
+        (str(part.star[0]), part.band, part.source): float(np.median(part.flux))
+        for part in parts
+        if part.kind == "total"
+    }
+    return Injector(config, baselines, spans)
+
+
+def running_snr(times: FloatArray, squares: FloatArray, days: float) -> FloatArray:
+    """Signal-to-noise of an event in the days that end with each epoch.
+
+    Parameters
+    ----------
+    times : ndarray, shape (n,), float64, days
+    squares : ndarray, shape (n,), float64
+        Square of signal over error of each epoch.
+    days : float
+        Length of the window.
+
+    Returns
+    -------
+    ndarray, shape (n,), float64
+        In order of time: that of a filter which knows the event's shape, the root of the sum.
+    """
+    order = np.argsort(times, kind="stable")
+    times = times[order]
+    total = np.concatenate([[0.0], np.cumsum(squares[order])])
+    begins = np.searchsorted(times, times - days, side="right")
+    return np.asarray(np.sqrt(np.maximum(total[1:] - total[begins], 0.0)))
+
+
+def read_config(path: Path) -> InjectionConfig:
+    """Read the file behind ``--inject``.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read, or a key is wrong: one line a problem.
+    """
+    try:
+        text = path.read_bytes()[: MAX_FILE_BYTES + 1]
+        tree = yaml.safe_load(text)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from None
+    try:
+        return InjectionConfig.model_validate(tree or {})
+    except ValidationError as failure:
+        problems = [_problem(path, dict(item)) for item in failure.errors(include_url=False)]
+        raise ConfigError("\n".join(problems)) from None
+
+
+def _problem(path: Path, item: dict[str, Any]) -> str:
+    key = ".".join(map(str, item["loc"]))
+    if item["type"] == "extra_forbidden":
+        allowed = ", ".join(InjectionConfig.model_fields)
+        return f"{path}: {key}: unknown key; allowed are {allowed} (low, high and log in ranges)"
+    text = str(item["msg"]).removeprefix("Value error, ")
+    return f"{path}: {key}: {text}" if key else f"{path}: {text}"
+
+
+def _excess(lens: Lens, times: FloatArray) -> FloatArray:
+    """A(u, rho) - 1 at the given times, in float64."""
+    import torch
+
+    from broker_filter.lens import excess
+
+    u = np.hypot(lens.u0, (times - lens.t0) / lens.tE)
+    return excess(torch.from_numpy(u), torch.tensor(lens.rho)).double().numpy()
+
+
+def _hash(*parts: str) -> int:
+    """64 bits that depend on the texts alone."""
+    digest = blake2b("\0".join(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")

@@ -1,0 +1,427 @@
+"""``broker-filter replay``: its options, what they read, and what is reported."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Final, Never
+
+from tqdm import tqdm
+
+from broker_filter.archive import EventTime, Record, Stream
+from broker_filter.archive_files import PACKET_SUFFIXES, PacketFile, is_packets
+from broker_filter.archive_lightcurves import (
+    LIGHT_CURVE_SUFFIXES,
+    LightCurves,
+    load,
+    with_median,
+)
+from broker_filter.errors import ConfigError
+from broker_filter.event_time import EventTimes
+from broker_filter.injection import Injector, light_curve_injector, read_config
+from broker_filter.replay import (
+    Archive,
+    Pace,
+    Position,
+    ReplayReport,
+    publish,
+    read_position,
+    write_position,
+)
+from broker_filter.schema_source import (
+    Registry,
+    SchemaSource,
+    chained,
+    filed_schemas,
+    package_folder,
+)
+from broker_filter.sink import Sink
+from broker_filter.subscribe import read_properties
+from broker_filter.surveys.lightcurve import AB_ZERO_POINT, LightCurve, read_lightcurve
+from broker_filter.surveys.timescale import TIME_SYSTEMS
+from broker_filter.topic_range import SCHEME, parse_range, partitions_of
+
+__all__ = ["add_arguments", "expand", "run"]
+
+SUFFIXES: Final = LIGHT_CURVE_SUFFIXES | PACKET_SUFFIXES | {".zip"}
+SHOWN_REJECTIONS: Final = 5  # a file, the rest is counted
+SHOWN_FAULTS: Final = 50
+EXIT_NOTHING: Final = 1
+EXIT_UNREADABLE: Final = 3
+SHOW_S: Final = 0.5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``broker-filter replay`` that are its own (none for the broker)."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = (
+        "Publish an archive to a topic, in the order in which its epochs happened.\n"
+        "Read are\n"
+        "  packets of surveys and brokers: Avro, JSON, JSON lines, gzip around them, tar and\n"
+        "    tar.gz of them, Parquet;\n"
+        "  light curves: OGLE phot.dat, KMTNet pySIS, NASA Exoplanet Archive, the Roman data\n"
+        "    challenge, tables with named columns, zip of them;\n"
+        "  a range of a topic: kafka://HOST:PORT/TOPIC?offsets=FIRST:LAST or ?time=FROM/TO (UTC),\n"
+        "    and &partitions=0,3 for some partitions only."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  broker-filter replay kmt_2019_blg_2073/ --star KMT-2019-BLG-2073 --topic photometry\n"
+        "  broker-filter replay ztf_2026*.tar.gz --topic packets --speed 60 --resume position\n"
+        "  broker-filter replay 'kafka://kafka:9092/a?time=2026-03-10/2026-03-11' --topic again\n"
+        "\n"
+        "Packets are published byte for byte. Files are merged by time; a message that stands too\n"
+        "far out of order in its file comes late, and is counted. With --loop the times of\n"
+        "photometry messages move on by whole days; packets of surveys keep theirs, so that a\n"
+        "filter knows their epochs already.\n"
+        "\n"
+        "It exits 0; 1 where there was nothing to publish; 2 for wrong settings or an unreachable\n"
+        "broker; 3 where something could not be read (all else is published)."
+    )
+    _add_sources(parser.add_argument_group("what to read"))
+    _add_pace(parser.add_argument_group("what to publish, and how fast"))
+    _add_injection(parser.add_argument_group("synthetic events, to measure what a filter finds"))
+
+
+def _add_sources(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "sources", nargs="+", metavar="SOURCE", help="files, folders, kafka://HOST:PORT/TOPIC"
+    )
+    star = group.add_mutually_exclusive_group()
+    star.add_argument("--star", help="star id of all files (default: as in the file, or its name)")
+    star.add_argument(
+        "--star-from-folder", action="store_true", help="star id = name of the folder"
+    )
+    group.add_argument("--band", help="band of all files (default: as in the file, or its name)")
+    group.add_argument("--survey", default="archive", help="of light curves; default: %(default)s")
+    group.add_argument("--time-system", choices=TIME_SYSTEMS, help="default: recognised")
+    group.add_argument(
+        "--zero-point",
+        type=float,
+        default=AB_ZERO_POINT,
+        metavar="MAG",
+        help="magnitude of 1 nJy (default: %(default)s, AB)",
+    )
+    group.add_argument(
+        "--source-config",
+        type=Path,
+        metavar="FILE",
+        help="librdkafka properties for kafka:// sources, one key=value a line (for SASL and TLS)",
+    )
+    group.add_argument(
+        "--schema-folder",
+        type=Path,
+        metavar="DIR",
+        help="schemas MAJOR/MINOR/*.avsc of packets that carry only a number (wire format)",
+    )
+    group.add_argument(
+        "--schema-registry", metavar="URL", help="a schema registry that knows such schemas"
+    )
+
+
+def _add_pace(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--topic", required=True)
+    group.add_argument(
+        "--speed",
+        type=_speed,
+        default=math.inf,
+        metavar="X",
+        help="times real time, or max (default: max)",
+    )
+    group.add_argument(
+        "--rate", type=_speed, default=math.inf, metavar="N", help="messages a second at most"
+    )
+    group.add_argument(
+        "--start", type=float, default=-math.inf, metavar="MJD", help="TAI, inclusive"
+    )
+    group.add_argument("--stop", type=float, default=math.inf, metavar="MJD", help="TAI, exclusive")
+    group.add_argument(
+        "--loop", type=_turns, default=1, metavar="N", help="replay N times, or forever"
+    )
+    group.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FILE",
+        help="keep the position in FILE, and go on there after an interrupt",
+    )
+    group.add_argument("--epochs-per-message", type=int, default=1, metavar="N", help="at most")
+    group.add_argument(
+        "--baseline",
+        choices=("history", "median"),
+        default="history",
+        help="leave the reference flux open, or give the file's median (looks ahead)",
+    )
+    group.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def _add_injection(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--inject",
+        type=Path,
+        metavar="CONFIG",
+        help="magnify a share of the stars in light curves and photometry messages, by the YAML "
+        "file CONFIG: share, seed, ranges of t0, u0, tE, rho and f_s (low, high, log)",
+    )
+    group.add_argument(
+        "--truth",
+        type=Path,
+        metavar="FILE",
+        help="what was injected, for broker-filter recovery (default: CONFIG with .truth.jsonl)",
+    )
+
+
+def _speed(text: str) -> float:
+    value = math.inf if text == "max" else float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not larger than 0, nor max")
+    return value
+
+
+def _turns(text: str) -> int | None:
+    if text == "forever":
+        return None
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more, nor forever")
+    return value
+
+
+def expand(sources: Sequence[Path | str]) -> list[Path]:
+    """List the files of sources, each once: files as named, folders by suffix, to any depth.
+
+    Raises
+    ------
+    ConfigError
+        A source does not exist, or a folder has no file with a suffix that is known.
+    """
+    files: dict[Path, Path] = {}
+    for source in map(Path, sources):
+        if not source.exists():
+            raise ConfigError(f"{source}: no such file or folder")
+        found = [source] if not source.is_dir() else sorted(source.rglob("*"))
+        if source.is_dir():
+            found = [path for path in found if path.is_file() and path.suffix in SUFFIXES]
+        if not found:
+            raise ConfigError(f"{source}: no file with suffix {', '.join(sorted(SUFFIXES))}")
+        for path in found:
+            files.setdefault(path.resolve(), path)
+    return list(files.values())
+
+
+class _Faults:
+    """What was passed over: counted, and the first lines shown."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.count = 0
+
+    def __call__(self, line: str) -> None:
+        self.count += 1
+        if self.count <= SHOWN_FAULTS:
+            self.lines.append(line)
+            tqdm.write(line, file=sys.stderr)
+        elif self.count == SHOWN_FAULTS + 1:
+            tqdm.write("further messages of this kind are counted only", file=sys.stderr)
+
+
+def run(args: argparse.Namespace, sink: Sink) -> int:
+    """Carry out ``broker-filter replay``; report on stdout, notes on stderr.
+
+    Returns
+    -------
+    int
+        Exit status: 0, 1 where there was nothing to publish, 3 where something could not be read.
+
+    Raises
+    ------
+    ConfigError, TransientError
+        As `expand`, `load` and `publish`.
+    """
+    faults = _Faults()
+    event_time = EventTimes(_schemas(args))
+    ranges = [source for source in args.sources if source.startswith(SCHEME)]
+    files = expand([source for source in args.sources if not source.startswith(SCHEME)])
+    curves, packets = _read_files(args, files, event_time, faults)
+    streams: list[Stream] = [
+        *_light_curves(args, curves),
+        *packets,
+        *_topics(args, ranges, event_time),
+    ]
+    fingerprint = _fingerprint(args, streams)
+    position = read_position(args.resume, fingerprint) if args.resume else Position()
+    archive = Archive(streams, faults, args.start, args.stop, args.loop, position)
+    with (
+        tqdm(total=_total(args, streams), unit="B", unit_scale=True, disable=None) as bar,
+        _injection(args, curves) as injector,
+    ):
+        report = publish(
+            archive,
+            sink,
+            args.topic,
+            Pace(args.speed, args.rate),
+            edit=injector,
+            save=partial(write_position, args.resume, fingerprint) if args.resume else None,
+            progress=_Shown(bar, archive),
+        )
+    if args.resume:
+        args.resume.unlink(missing_ok=True)
+    sys.stdout.write(
+        _summary(report, curves, len(files) + len(ranges), faults, as_json=args.json) + "\n"
+    )
+    if faults.count:
+        return EXIT_UNREADABLE
+    return 0 if report.messages else EXIT_NOTHING
+
+
+def _read_files(
+    args: argparse.Namespace, files: Sequence[Path], event_time: EventTime, faults: _Faults
+) -> tuple[list[LightCurve], list[PacketFile]]:
+    """Read the light curves among the files; packets are read as they are replayed."""
+    packets = [PacketFile(path, event_time) for path in files if is_packets(path)]
+    others = {stream.path for stream in packets}
+
+    def read(path: Path) -> LightCurve:
+        return read_lightcurve(
+            path,
+            star=path.resolve().parent.name if args.star_from_folder else args.star,
+            band=args.band,
+            survey=args.survey,
+            zero_point=args.zero_point,
+            time_system=TIME_SYSTEMS.get(args.time_system),
+        )
+
+    curves, unreadable = load([path for path in files if path not in others], read)
+    for line in (line for curve in curves for line in _statement(curve)):
+        sys.stderr.write(f"{line}\n")
+    for line in unreadable:
+        faults(line)
+    return curves, packets
+
+
+def _light_curves(args: argparse.Namespace, curves: Sequence[LightCurve]) -> list[Stream]:
+    parts = [part for curve in curves for part in curve.parts]
+    if args.baseline == "median":
+        parts = [with_median(part) for part in parts]
+    return [LightCurves(parts, args.start, args.stop, args.epochs_per_message)] if parts else []
+
+
+@contextmanager
+def _injection(args: argparse.Namespace, curves: Sequence[LightCurve]) -> Iterator[Injector | None]:
+    """Give what magnifies, and write the truth at the end, whatever ends it."""
+    if args.inject is None:
+        yield None
+        return
+    if args.loop != 1 or args.resume:
+        raise ConfigError(
+            "--inject goes with neither --loop nor --resume: the truth would be wrong"
+        )
+    parts = [part for curve in curves for part in curve.parts]
+    injector = light_curve_injector(read_config(args.inject), parts)
+    truth = args.truth or args.inject.with_suffix(".truth.jsonl")
+    try:
+        yield injector
+    finally:
+        injector.write(truth)
+    sys.stderr.write(f"{truth}: what was injected\n")
+
+
+def _schemas(args: argparse.Namespace) -> SchemaSource:
+    """Where the schemas are of packets that carry only a number."""
+    filed = filed_schemas(args.schema_folder or package_folder())
+    sources: list[SchemaSource] = [lambda number: filed.get(number)]
+    if args.schema_registry:
+        sources.append(Registry(args.schema_registry))
+    return chained(*sources)
+
+
+def _topics(
+    args: argparse.Namespace, ranges: Sequence[str], event_time: EventTime
+) -> Iterator[Stream]:
+    config = read_properties(args.source_config) if args.source_config else {}
+    for text in ranges:
+        part = parse_range(text)
+        if part.topic == args.topic:
+            raise ConfigError(f"{text}: a topic cannot be replayed into itself: mend --topic")
+        yield from partitions_of(part, event_time, config)
+
+
+def _fingerprint(args: argparse.Namespace, streams: Sequence[Stream]) -> str:
+    """Sum over all that decides which messages come, and in which order."""
+    names = ("start", "stop", "epochs_per_message", "baseline", "star", "star_from_folder", "band")
+    options = {name: getattr(args, name) for name in names}
+    what = [options, args.topic, args.survey, args.zero_point, args.time_system]
+    sources = [(stream.name, stream.size) for stream in streams]
+    return hashlib.sha256(json.dumps([what, sources]).encode()).hexdigest()
+
+
+def _total(args: argparse.Namespace, streams: Sequence[Stream]) -> int | None:
+    turns: int | None = args.loop
+    return turns and turns * sum(stream.size for stream in streams)
+
+
+class _Shown:
+    """The bar of progress: bytes read and the time left, messages and their rate."""
+
+    def __init__(self, bar: tqdm[Never], archive: Archive) -> None:
+        self._bar, self._archive = bar, archive
+        self._began = self._shown = time.monotonic()
+        self._messages = self._before = 0
+
+    def __call__(self, _: Record) -> None:
+        self._messages += 1
+        now = time.monotonic()
+        if now - self._shown < SHOW_S:
+            return
+        self._shown = now
+        done = self._archive.done
+        if done < self._before:  # the next pass has begun
+            self._before = 0
+        rate = self._messages / (now - self._began)
+        self._bar.set_postfix_str(f"{self._messages:,} messages, {rate:,.0f}/s", refresh=False)
+        self._bar.update(done - self._before)
+        self._before = done
+
+
+def _statement(curve: LightCurve) -> Iterator[str]:
+    """Say what was made of one file, and name the rows that were not used."""
+    stars = {(part.star[0], part.band) for part in curve.parts}
+    names = ", ".join(f"{star} {band}" for star, band in sorted(stars, key=str)[:3])
+    more = f" and {len(stars) - 3} more" if len(stars) > 3 else ""
+    notes = "; ".join(curve.notes)
+    yield f"{curve.path}: {curve.format}, {len(curve)} epochs of {names}{more}; {notes}"
+    yield from map(str, curve.rejected[:SHOWN_REJECTIONS])
+    if len(curve.rejected) > SHOWN_REJECTIONS:
+        counts = Counter(rejection.reason for rejection in curve.rejected)
+        each = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in counts.items())
+        yield f"{curve.path}: {len(curve.rejected)} rows rejected in all: {each}"
+
+
+def _summary(
+    report: ReplayReport,
+    curves: Sequence[LightCurve],
+    files: int,
+    faults: _Faults,
+    *,
+    as_json: bool,
+) -> str:
+    rejected = Counter[str](rejection.reason for curve in curves for rejection in curve.rejected)
+    if as_json:
+        known = {key: None if value != value else value for key, value in asdict(report).items()}
+        extra = {"files": files, "unreadable": faults.lines, "faults": faults.count}
+        return json.dumps(known | extra | {"rejected": dict(rejected)}, allow_nan=False)
+    span = f"MJD {report.first_mjd:.4f} to {report.last_mjd:.4f} (TAI)" if report.messages else "-"
+    late = f"{report.late} out of order, " if report.late else ""
+    return (
+        f"{report.epochs} epochs in {report.messages} messages from {files} files, {span}, "
+        f"in {report.seconds:.1f} s; {late}{rejected.total()} rows rejected, "
+        f"{faults.count} files or parts of them unreadable"
+    )

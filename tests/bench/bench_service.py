@@ -1,0 +1,418 @@
+"""Figures of the whole service on a real Kafka: ``python -m tests.bench.bench_service NAME ...``.
+
+``throughput``
+    A backlog of one-star messages, filtered in turn with either guarantee: what exactly once costs.
+``restart``
+    One instance that holds 100,000 stars is stopped and started again: until all its partitions
+    have committed something new.
+``rebalance``
+    A third instance joins two that share 100,000 stars: the longest time in which some partition
+    committed nothing, while all of them are fed.
+``soak``
+    One instance at half of the load that it can take, for half an hour: growth of its memory.
+
+Prints the figures and adds them to a JSON file, with machine, date and version of the code. The
+status is 1 where a limit is missed. ``--quick`` takes small sizes, which only shows that all runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as ck
+import numpy as np
+
+from broker_filter.schema import schema_header
+from broker_filter.surveys.native import encode_block, encode_photometry
+from broker_filter.types import Photometry
+from tests.bench.__main__ import machine, now
+from tests.bench.bench_window import CADENCE, START, exposure, names
+from tests.integration.harness import Archive, Filter, Trial, settings_of, trial, version
+from tests.kafka_broker import KafkaCluster
+
+OUT = Path("build/bench_service.json")
+PARTITIONS = 6
+BLOCK = 5_000
+"""Stars of one message: such a block has less than a third of a megabyte."""
+LONG_S = 900.0
+STEP_S = 0.05
+
+LIMITS = {
+    "exactly once: share of the throughput lost": 0.15,
+    "restart: SIGTERM to exit (s)": 25.0,
+    "restart: snapshot to live (s)": 20.0,
+    "rebalance: longest time without progress (s)": 15.0,
+    "soak: growth of memory after warm-up": 0.02,
+}
+NO_LOOKS = {"every_days": 20, "min_points": 1000}
+"""Only windows and snapshots count: no star is looked at."""
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much of everything.
+
+    Parameters
+    ----------
+    stars, epochs : int
+        Of restart and rebalance.
+    messages : int
+        Of a run of throughput.
+    minutes : float
+        Of the soak.
+    """
+
+    stars: int = 100_000
+    epochs: int = 500
+    messages: int = 400_000
+    minutes: float = 30.0
+
+
+class Feed:
+    """Publishes to a trial's input, and keeps count.
+
+    Parameters
+    ----------
+    run : Trial
+    """
+
+    def __init__(self, run: Trial) -> None:
+        self._topic = run.input
+        self._producer = ck.Producer(
+            {"bootstrap.servers": run.servers, "linger.ms": 20, "log_level": 0}
+        )
+        self.ends = dict.fromkeys(range(PARTITIONS), 0)
+
+    def send(self, partition: int, schema: str, value: bytes) -> None:
+        """Queue one message; waits where the queue is full."""
+        headers = [schema_header(schema)]
+        while True:
+            try:
+                self._producer.produce(self._topic, value, partition=partition, headers=headers)
+            except BufferError:
+                self._producer.poll(0.1)
+            else:
+                self._producer.poll(0)
+                self.ends[partition] += 1
+                return
+
+    def flush(self) -> None:
+        """Wait until all is on the broker."""
+        assert self._producer.flush(LONG_S) == 0
+
+    def exposures(self, stars: int, first: int, last: int) -> None:
+        """Publish epochs of all stars, which are shared out over the partitions, in blocks."""
+        share = stars // PARTITIONS
+        for i in range(first, last):
+            rng = np.random.default_rng(i)
+            for partition, start in itertools.product(range(PARTITIONS), range(0, share, BLOCK)):
+                some = names(min(BLOCK, share - start), partition * share + start)
+                block = exposure(some, START + i * CADENCE, rng)
+                self.send(partition, "photometry_block", encode_block(block))
+        self.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Sky:
+    """So many stars, a hundredth of which brighten once a month; an epoch every 0.1 days."""
+
+    stars: int
+
+    def message(self, n: int) -> tuple[int, bytes]:
+        """Partition and bytes of the ``n``-th message: one epoch of one star."""
+        epoch, star = divmod(n, self.stars)
+        mjd, one = START + 0.1 * epoch, np.ones(1)
+        bump = 0.5 * np.exp(-(((mjd - START) % 30 - 15) ** 2) / 2) if star % 100 == 0 else 0.0
+        noise = 10 * np.sin(12.9898 * n)  # cheap, and never the same
+        photometry = Photometry(
+            survey="test",
+            band="r",
+            source="",
+            star=[f"star {star}"],
+            mjd_tai=mjd * one,
+            flux=(1000 * (1 + bump) + noise) * one,
+            flux_err=10 * one,
+            flags=np.zeros(1, np.uint32),
+            ref_flux=1000 * one,
+            ref_flux_err=one,
+        )
+        return star % PARTITIONS, encode_photometry(photometry)
+
+
+def throughput(servers: str, folder: Path, size: Size) -> Figures:
+    """Messages a second with either guarantee, each twice, in turn."""
+    kinds = ("at_least_once", "exactly_once")
+    rates: dict[str, list[float]] = {kind: [] for kind in kinds}
+    sky = Sky(size.messages // 100)
+    for kind in kinds * 2:
+        keys = {"delivery": kind, "commit_interval_s": 2.0}
+        with started(servers, folder, kafka=keys, snapshot={"url": None}) as run:
+            feed = Feed(run)
+            for n in range(size.messages):
+                partition, value = sky.message(n)
+                feed.send(partition, "photometry", value)
+            feed.flush()
+            rates[kind].append(size.messages / seconds_to_take(run, feed))
+    once, exactly = (statistics.mean(rates[kind]) for kind in kinds)
+    return {
+        "at least once (messages/s)": once,
+        "exactly once (messages/s)": exactly,
+        "exactly once: share of the throughput lost": 1 - exactly / once,
+        "  spread of two equal runs": max(abs(a - b) / max(a, b) for a, b in rates.values()),
+    }
+
+
+def restart(servers: str, folder: Path, size: Size) -> Figures:
+    """Stop and start an instance that holds all stars."""
+    with started(servers, folder, schedule=NO_LOOKS, snapshot=store(folder)) as run:
+        feed = Feed(run)
+        filter_ = run.start("a")
+        feed.exposures(size.stars, 0, size.epochs)
+        run.until(lambda: run.committed() == feed.ends, LONG_S)
+        began = time.monotonic()
+        assert filter_.stop() == 0, run.logs()
+        stopped = time.monotonic() - began
+        before = dict(feed.ends)
+        feed.exposures(size.stars, size.epochs, size.epochs + 2)
+        filter_, began = run.start("a"), time.time()
+        run.until(lambda: moved(run.committed(), before), LONG_S)
+        live = time.time()
+        restored = [line for line in filter_.lines() if line.get("event") == "restored"]
+        assert {line["outcome"] for line in restored} == {"snapshot"}, run.logs()
+        assigned = stamp(filter_.logged("partitions_assigned"))
+    return {
+        "restart: SIGTERM to exit (s)": stopped,
+        "restart: start of the process to its partitions (s)": assigned - began,
+        "restart: snapshot to live (s)": live - assigned,
+    }
+
+
+def rebalance(servers: str, folder: Path, size: Size) -> Figures:
+    """Let a third instance join two, while an epoch comes every second."""
+    with started(servers, folder, schedule=NO_LOOKS, snapshot=store(folder)) as run:
+        feed = Feed(run)
+        filters = [run.start(), run.start()]
+        feed.exposures(size.stars, 0, size.epochs)
+        run.until(lambda: run.committed() == feed.ends, LONG_S)
+        with going_on(lambda i: feed.exposures(size.stars, size.epochs + i, size.epochs + i + 1)):
+            usual = longest_stop(run, lambda: False, 10)
+            filters.append(run.start())
+            longest = longest_stop(run, lambda: not shares(filters[2]), 20)
+        restored = [line for line in filters[2].lines() if line.get("event") == "restored"]
+        outcomes = {line["outcome"] for line in restored}
+        assert outcomes == {"snapshot"}, f"{outcomes}: {run.logs()}"
+        for filter_ in filters:
+            assert filter_.stop() == 0, run.logs()
+    return {
+        "rebalance: longest time without progress (s)": longest,
+        "  the same without a rebalance": usual,
+    }
+
+
+def soak(servers: str, folder: Path, size: Size) -> Figures:
+    """Feed half of what goes through, and look at the memory."""
+    sky, count = Sky(2_000), itertools.count()
+    snapshot = {**store(folder), "interval_s": 60}
+    with started(servers, folder, snapshot=snapshot) as run:
+        feed = Feed(run)
+
+        def publish(messages: int) -> None:
+            for n in itertools.islice(count, messages):
+                partition, value = sky.message(n)
+                feed.send(partition, "photometry", value)
+
+        publish(size.messages // 2)
+        feed.flush()
+        load = size.messages / 2 / seconds_to_take(run, feed) / 2
+        filter_ = run.filters[0]
+        with going_on(lambda _: publish(round(load))):
+            memory = [rss_mb(filter_) for _ in ticks(60 * size.minutes, 5.0)]
+        behind = sum(feed.ends.values()) - sum(run.committed().values())
+        assert filter_.stop() == 0, run.logs()
+    warm = memory[len(memory) // 6 :]
+    tenth = max(1, len(warm) // 10)
+    first, last = statistics.median(warm[:tenth]), statistics.median(warm[-tenth:])
+    return {
+        "soak: minutes": size.minutes,
+        "soak: load (messages/s)": load,
+        "soak: memory after warm-up (MB)": first,
+        "soak: memory at the end (MB)": last,
+        "soak: growth of memory after warm-up": last / first - 1,
+        "soak: most of it (MB)": max(warm),
+        "soak: messages behind at the end": behind,
+        "soak: alerts": len(run.read()),
+    }
+
+
+def store(folder: Path) -> dict[str, Any]:
+    """Settings of snapshots that are taken seldom, and on a stop."""
+    return {"url": str(folder / "snapshots"), "interval_s": 120}
+
+
+@contextmanager
+def started(servers: str, folder: Path, **sections: Any) -> Iterator[Trial]:
+    """Topics of a run, with our number of partitions."""
+    schedule = {"every_days": 0.5, "min_points": 10}
+    with trial(
+        servers,
+        Archive(PARTITIONS, (), settings_of({})),
+        folder,
+        **{"schedule": schedule, **sections},
+    ) as run:
+        yield run
+
+
+def seconds_to_take(run: Trial, feed: Feed) -> float:
+    """Start a filter, and wait for all that is there; from its first sign of readiness on."""
+    filter_ = run.start()
+    run.until(lambda: run.committed() == feed.ends, LONG_S)
+    return time.time() - stamp(filter_.logged("partitions_assigned"))
+
+
+def longest_stop(run: Trial, busy: Callable[[], bool], after_s: float) -> float:
+    """Longest time that a partition's offset stood still, until something is over and a bit."""
+    longest, seen = 0.0, run.committed()
+    moved_at = dict.fromkeys(seen, time.monotonic())
+    end = time.monotonic() + after_s
+    while (at := time.monotonic()) < end:
+        for partition, offset in run.committed().items():
+            if offset != seen[partition]:
+                seen[partition], moved_at[partition] = offset, at
+        longest = max(longest, *(at - moment for moment in moved_at.values()))
+        assert longest < LONG_S, run.logs()
+        if busy():
+            end = at + after_s
+        time.sleep(STEP_S)
+    return longest
+
+
+def shares(filter_: Filter) -> bool:
+    """Whether a member has its share of the partitions."""
+    begun = [line for line in filter_.lines() if line.get("event") == "restored"]
+    return len(begun) >= PARTITIONS // 3
+
+
+def moved(committed: dict[int, int], before: dict[int, int]) -> bool:
+    """Whether all partitions have gone on."""
+    return bool(committed) and all(committed[n] > before[n] for n in before)
+
+
+@contextmanager
+def going_on(action: Callable[[int], object]) -> Iterator[None]:
+    """Do something every second, in the background."""
+    over = threading.Event()
+    failures: list[BaseException] = []
+
+    def loop() -> None:
+        began = time.monotonic()
+        try:
+            for n in itertools.count():
+                if over.wait(max(0.0, began + n - time.monotonic())):
+                    return
+                action(n)
+        except BaseException as error:  # noqa: BLE001  raised below
+            failures.append(error)
+
+    thread = threading.Thread(target=loop, name="feed")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    for error in failures:
+        raise error
+
+
+def ticks(seconds: float, step_s: float) -> Iterator[int]:
+    """Count, a step at a time."""
+    began = time.monotonic()
+    for n in range(max(1, round(seconds / step_s))):
+        time.sleep(max(0.0, began + n * step_s - time.monotonic()))
+        yield n
+
+
+def rss_mb(filter_: Filter) -> float:
+    """Resident memory of a process now."""
+    lines = Path(f"/proc/{filter_.process.pid}/status").read_text().splitlines()
+    (now_kb,) = (line.split()[1] for line in lines if line.startswith("VmRSS"))
+    return int(now_kb) / 1024
+
+
+def stamp(line: dict[str, Any] | None) -> float:
+    """Unix time of a line of the log."""
+    assert line is not None
+    return datetime.fromisoformat(line["time"]).timestamp()
+
+
+PARTS: dict[str, Callable[[str, Path, Size], Figures]] = {
+    "throughput": throughput,
+    "restart": restart,
+    "rebalance": rebalance,
+    "soak": soak,
+}
+
+
+def main() -> int:
+    """Measure on a broker of its own, print, and add to the file."""
+    args = arguments()
+    size = Size(args.stars, args.epochs, args.messages, args.minutes)
+    if args.quick:
+        size = Size(stars=1_200, epochs=20, messages=5_000, minutes=0.5)
+    good = True
+    for name in args.names:
+        with KafkaCluster() as cluster, tempfile.TemporaryDirectory() as folder:
+            figures = PARTS[name](cluster.bootstrap_servers, Path(folder), size)
+        for case, figure in figures.items():
+            missed = figure > LIMITS.get(case, float("inf"))
+            good = good and not missed
+            limit = f"  (limit {LIMITS[case]:g})" if case in LIMITS else ""
+            print(f"{case:<55} {figure:>12,.3f}{limit}{'  MISSED' if missed else ''}", flush=True)
+        add(args.out, name, figures, quick=args.quick)
+    return 0 if good or args.quick else 1
+
+
+def add(file: Path, name: str, figures: Figures, *, quick: bool) -> None:
+    """Put the figures of a part in the place of its earlier ones."""
+    parts = json.loads(file.read_text()) if file.exists() else {}
+    where = {"machine": machine(), "date": now(), "code": version(), "quick": quick}
+    parts[name] = {**where, "figures": {case.strip(): value for case, value in figures.items()}}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(parts, indent=1) + "\n")
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    usual = Size()
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.bench_service",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="+", choices=list(PARTS), help="what to measure")
+    parser.add_argument("--stars", type=int, default=usual.stars, help="%(default)s")
+    parser.add_argument("--epochs", type=int, default=usual.epochs, help="%(default)s")
+    parser.add_argument("--messages", type=int, default=usual.messages, help="%(default)s")
+    parser.add_argument("--minutes", type=float, default=usual.minutes, help="%(default)s")
+    parser.add_argument("--quick", action="store_true", help="small sizes, a minute")
+    parser.add_argument("--out", type=Path, default=OUT, help="%(default)s")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""Injection: which stars, what flux, what errors, and what the truth says of them."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from broker_filter.archive import Record
+from broker_filter.errors import ConfigError
+from broker_filter.injection import (
+    InjectionConfig,
+    Injector,
+    Range,
+    light_curve_injector,
+    read_config,
+    running_snr,
+)
+from broker_filter.replay import native_photometry
+from broker_filter.schema import schema_header
+from broker_filter.surveys.native import encode_block, encode_photometry
+from broker_filter.types import Photometry
+
+T0 = 60_000.0
+FIXED = {
+    "share": 1.0,
+    "t0": Range(low=T0, high=T0),
+    "u0": Range(low=0.5, high=0.5),
+    "tE": Range(low=2.0, high=2.0),
+    "rho": Range(low=0.001, high=0.001),
+    "f_s": Range(low=0.4, high=0.4),
+}
+
+
+def config(**changes) -> InjectionConfig:
+    return InjectionConfig(**FIXED | changes)
+
+
+def photometry(times, star="A", flux=1000.0, error=1.0, ref=1000.0, **changes) -> Photometry:
+    n = len(times)
+    values = {
+        "survey": "s",
+        "band": "I",
+        "source": "x",
+        "star": [star] * n if isinstance(star, str) else star,
+        "mjd_tai": np.array(times, dtype=np.float64),
+        "flux": np.full(n, flux),
+        "flux_err": np.full(n, error),
+        "flags": np.zeros(n, dtype=np.uint32),
+        "ref_flux": np.full(n, ref),
+        "ref_flux_err": np.full(n, 1.0),
+    }
+    return Photometry(**values | changes)
+
+
+def paczynski(u: float) -> float:
+    return (u * u + 2) / (u * math.sqrt(u * u + 4))
+
+
+class TestWhich:
+    def test_the_share_of_the_stars_is_the_stated_one(self):
+        injector = Injector(config(share=0.2))
+        n = 20_000
+        chosen = sum(injector.lens(f"star-{i}") is not None for i in range(n))
+        assert abs(chosen - 0.2 * n) < 5 * math.sqrt(n * 0.2 * 0.8)
+
+    def test_star_and_seed_alone_decide(self):
+        wide = {"t0": Range(low=T0, high=T0 + 100), "share": 0.5}
+        one, two = Injector(config(**wide)), Injector(config(**wide))
+        other = Injector(config(seed=2, **wide))
+        stars = [f"s{i}" for i in range(200)]
+        lenses = [one.lens(star) for star in stars]
+        assert lenses == [two.lens(star) for star in reversed(stars)][::-1]
+        assert lenses != [other.lens(star) for star in stars]
+
+    def test_an_id_is_the_same_as_number_and_as_text(self):
+        injector = Injector(config(share=0.5))
+        assert [injector.lens(n) for n in range(50)] == [injector.lens(str(n)) for n in range(50)]
+
+    def test_a_larger_share_keeps_the_stars_of_a_smaller_one(self):
+        few, many = Injector(config(share=0.1)), Injector(config(share=0.3))
+        stars = [f"s{i}" for i in range(500)]
+        assert all(many.lens(star) == few.lens(star) for star in stars if few.lens(star))
+
+    def test_ranges_are_kept(self):
+        spread = {"tE": Range(low=0.1, high=10, log=True), "u0": Range(low=0.2, high=0.9)}
+        injector = Injector(config(**spread))
+        lenses = [injector.lens(f"s{i}") for i in range(2000)]
+        assert all(0.1 <= lens.tE <= 10 and 0.2 <= lens.u0 <= 0.9 for lens in lenses)
+        assert np.median([lens.tE for lens in lenses]) == pytest.approx(1.0, rel=0.15)
+
+
+class TestFlux:
+    def test_the_peak_is_that_of_a_blended_point_source(self):
+        changed = Injector(config()).magnify(photometry([T0], error=1e-6))
+        expected = 1000.0 * (0.4 * paczynski(0.5) + 0.6)
+        assert changed.flux[0] == pytest.approx(expected, rel=1e-4)
+
+    def test_one_einstein_time_off_the_peak(self):
+        changed = Injector(config()).magnify(photometry([T0 + 2.0], error=1e-6))
+        u = math.hypot(0.5, 1.0)
+        assert changed.flux[0] == pytest.approx(1000.0 * (0.4 * paczynski(u) + 0.6), rel=1e-4)
+
+    def test_errors_grow_as_the_root_of_the_photons(self):
+        changed = Injector(config()).magnify(photometry([T0, T0 + 1000.0], error=3.0))
+        growth = 0.4 * paczynski(0.5) + 0.6
+        assert changed.flux_err == pytest.approx([3.0 * math.sqrt(growth), 3.0], rel=1e-4)
+
+    def test_the_added_photons_bring_their_noise(self):
+        times = T0 + np.linspace(-0.01, 0.01, 5000)
+        quiet = np.random.default_rng(1).normal(1000.0, 3.0, 5000)
+        part = photometry(times, flux=quiet, error=3.0)
+        changed = Injector(config()).magnify(part)
+        model = 1000.0 * (0.4 * paczynski(0.5) + 0.6)
+        residual = (changed.flux - model) / changed.flux_err
+        assert residual.std() == pytest.approx(1.0, abs=0.05)
+        assert residual.mean() == pytest.approx(0.0, abs=0.07)
+
+    def test_how_epochs_are_cut_into_messages_changes_nothing(self):
+        part = photometry([T0 - 1, T0, T0 + 1], error=5.0)
+        whole = Injector(config()).magnify(part)
+        injector = Injector(config())
+        single = [injector.magnify(photometry([t], error=5.0)).flux[0] for t in part.mjd_tai]
+        assert whole.flux.tolist() == single
+
+    def test_a_difference_flux_is_magnified_by_its_reference(self):
+        changed = Injector(config()).magnify(
+            photometry([T0], flux=0.0, error=1e-6, kind="difference")
+        )
+        assert changed.flux[0] == pytest.approx(400.0 * (paczynski(0.5) - 1), rel=1e-4)
+
+    def test_a_star_without_baseline_stays_as_it_is_and_is_counted(self):
+        injector = Injector(config())
+        part = photometry([T0], ref=np.nan)
+        assert injector.magnify(part).flux.tolist() == part.flux.tolist()
+        assert injector.truth()[0]["epochs_without_baseline"] == 1
+        assert len(injector.truth()) == 1
+
+    def test_an_untouched_star_keeps_its_very_object(self):
+        injector = Injector(config(share=1e-9))
+        part = photometry([T0])
+        assert injector.magnify(part) is part
+
+    def test_the_baseline_of_a_light_curve_is_its_median(self):
+        part = photometry([T0 - 300, T0 - 200, T0], ref=np.nan)
+        injector = light_curve_injector(config(), [part])
+        assert injector.magnify(part).flux[2] > 1400
+
+    def test_a_light_curve_gets_its_event_within_its_span(self):
+        early, late = photometry([T0, T0 + 10.0]), photometry([T0 + 900.0, T0 + 950.0], star="B")
+        injector = light_curve_injector(config(t0=None), [early, late])
+        assert T0 <= injector.lens("A").t0 <= T0 + 10.0
+        assert T0 + 900.0 <= injector.lens("B").t0 <= T0 + 950.0
+        assert injector.lens("unknown") is None
+
+
+class TestRecords:
+    def test_a_message_and_a_block_are_rewritten_and_packets_are_not(self):
+        injector = Injector(config())
+        part = photometry([T0])
+        message = Record(T0, encode_photometry(part), b"A", (schema_header("photometry"),))
+        assert native_photometry(injector(message)).flux[0] > 1400
+        many = photometry([T0, T0], star=["A", "B"])
+        block = Record(T0, encode_block(many), None, (schema_header("photometry_block"),))
+        assert (native_photometry(injector(block)).flux > 1400).all()
+        packet = Record(T0, b"Obj\x01...")
+        assert injector(packet) is packet
+
+
+class TestTruth:
+    def test_one_line_for_each_star_and_band(self, tmp_path):
+        injector = Injector(config())
+        times = T0 + np.arange(-40, 41) / 4
+        injector.magnify(photometry(times, error=10.0))
+        injector.magnify(photometry(times, error=10.0, band="V"))
+        injector.write(tmp_path / "truth.jsonl")
+        run, *events = map(json.loads, (tmp_path / "truth.jsonl").read_text().splitlines())
+        assert run["kind"] == "run"
+        assert [(event["star"], event["band"]) for event in events] == [("A", "I"), ("A", "V")]
+        assert {event["t0"] for event in events} == {T0}
+        assert events[0]["epochs"] == len(times)
+
+    def test_signal_to_noise_and_first_detectable_epoch(self):
+        injector = Injector(config(detectable_snr=10.0))
+        times = T0 + np.arange(-400, 401) / 40
+        injector.magnify(photometry(times, error=10.0))
+        event = injector.truth()[1]
+        g = np.array([0.4 * (paczynski(math.hypot(0.5, (t - T0) / 2)) - 1) for t in times])
+        squares = (1000.0 * g) ** 2 / (100.0 * (1 + g))
+        assert event["snr"] == pytest.approx(math.sqrt(squares.sum()), rel=1e-3)
+        first = times[np.flatnonzero(np.cumsum(squares) >= 100.0)[0]]
+        assert event["first_detectable_mjd"] == pytest.approx(first)
+
+    def test_an_event_that_never_shows_has_no_detectable_epoch(self):
+        injector = Injector(config())
+        injector.magnify(photometry([T0], error=1e6))
+        assert injector.truth()[1]["first_detectable_mjd"] is None
+
+    def test_windows_of_untouched_stars_are_counted_once(self):
+        injector = Injector(config(share=1e-9, window_days=20.0))  # a grid of 5 days
+        for times in ([60_000.0, 60_001.0], [60_004.9], [60_005.0, 60_011.0], [60_500.0]):
+            injector.magnify(photometry(times))
+            injector.magnify(photometry(times, band="V"))
+        run = injector.truth()[0]
+        assert run["untouched_windows"] == 8
+        assert run["untouched_star_days"] == 40.0
+        assert run["untouched_stars"] == 1
+
+    def test_the_signal_is_summed_over_the_window_that_ends_with_an_epoch(self):
+        snr = running_snr(np.array([3.0, 0.0, 1.0, 30.0]), np.array([4.0, 1.0, 4.0, 9.0]), 2.5)
+        assert snr == pytest.approx(np.sqrt([1.0, 5.0, 8.0, 9.0]))
+
+
+class TestConfig:
+    def write(self, tmp_path, text: str):
+        path = tmp_path / "inject.yaml"
+        path.write_text(text)
+        return path
+
+    def test_a_good_file(self, tmp_path):
+        path = self.write(tmp_path, "share: 0.1\ntE: {low: 0.5, high: 5, log: true}\n")
+        read = read_config(path)
+        assert (read.share, read.tE.high, read.seed) == (0.1, 5, 1)
+
+    @pytest.mark.parametrize(
+        ("text", "problem"),
+        [
+            ("share: 2", "share: "),
+            ("seed: 1", "share: Field required"),
+            ("share: 0.1\nteff: 3", "teff: unknown key; allowed are share"),
+            ("share: 0.1\nu0: {low: 0, high: 1, flat: true}", "u0.flat: unknown key"),
+            ("share: 0.1\nu0: {low: 2, high: 1}", "u0: low .2. must not exceed high"),
+            ("share: 0.1\nrho: {low: 0.1, high: 50}", "rho must lie between"),
+            ("share: 0.1\ntE: {low: 0, high: 5, log: true}", "larger than 0 for a logarithm"),
+            ("share: [", "not YAML"),
+        ],
+    )
+    def test_a_wrong_key_is_named(self, tmp_path, text, problem):
+        path = self.write(tmp_path, text)
+        with pytest.raises(ConfigError, match=problem) as caught:
+            read_config(path)
+        assert str(path) in str(caught.value)
+
+    def test_a_missing_file(self, tmp_path):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            read_config(tmp_path / "none.yaml")
+
+    def test_without_light_curves_the_time_must_be_given(self):
+        with pytest.raises(ConfigError, match="t0 is needed"):
+            light_curve_injector(config(t0=None), [])
