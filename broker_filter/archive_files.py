@@ -28,7 +28,7 @@ from broker_filter.avro_container import MAGIC, read_container
 from broker_filter.avro_reader import RecordReader
 from broker_filter.avro_schema import parse_json
 from broker_filter.errors import PoisonMessage, SchemaError
-from broker_filter.event_time import SELECTION, time_of
+from broker_filter.event_time import SELECTION, time_of, time_reader
 from broker_filter.framing import MAX_SCHEMAS
 from broker_filter.schema import MAX_MESSAGE_BYTES
 from broker_filter.types import Message
@@ -209,9 +209,12 @@ def _members(file: _Readable, name: str, report: Report, depth: int) -> Iterator
 
 
 def _container(head: bytes, file: _Readable, name: str) -> Iterator[_Found]:
-    """Packets of a container: one of a single record is left to be given as it came."""
+    """Packets of a container; one of a single record is not read beyond its time."""
     if len(head) <= MAX_MESSAGE_BYTES:
         schema, blocks = read_container(head, max_bytes=MAX_READ_BYTES)
+        if [count for count, _ in blocks if count] == [1]:
+            block = next(block for count, block in blocks if count)
+            return iter([(name, head, _time_reader(schema).read_from(block, 0)[0])])
         return _split(schema, blocks, name)
     reader = fastavro.block_reader(file)
     schema = reader.metadata["avro.schema"].encode()
@@ -232,6 +235,11 @@ def _split(schema: bytes, blocks: Iterable[tuple[int, bytes]], name: str) -> Ite
             at, number = end, number + 1
         if at != len(data):
             raise PoisonMessage("trailing_bytes", f"a block ends at byte {at} of {len(data)}")
+
+
+@lru_cache(MAX_SCHEMAS)
+def _time_reader(schema: bytes) -> RecordReader:
+    return time_reader(parse_json(schema))
 
 
 @lru_cache(MAX_SCHEMAS)

@@ -93,8 +93,10 @@ def _blocks(value: bytes, at: int, codec: Codec, max_bytes: int) -> Iterator[tup
         yield count, records
 
 
-def inflate(data: bytes, max_bytes: int, window_bits: int) -> bytes:
-    """Decompress a zlib, gzip or raw deflate stream of at most ``max_bytes``; see `zlib`.
+def inflate(data: bytes, max_bytes: int, window_bits: int, *, may_trail: bool = False) -> bytes:
+    """Decompress a gzip or raw deflate stream of at most ``max_bytes``; see `zlib`.
+
+    Whether bytes may follow it is for the caller to say.
 
     Raises
     ------
@@ -109,7 +111,7 @@ def inflate(data: bytes, max_bytes: int, window_bits: int) -> bytes:
         raise _too_large(max_bytes)
     if not stream.eof:
         raise PoisonMessage("truncated", "the compressed data end too early")
-    if stream.unused_data:
+    if stream.unused_data and not may_trail:
         raise PoisonMessage(
             "trailing_bytes", f"{len(stream.unused_data)} bytes behind the compressed data"
         )
@@ -129,7 +131,8 @@ def _plain(data: bytes, max_bytes: int) -> bytes:
 
 
 def _deflate(data: bytes, max_bytes: int) -> bytes:
-    return inflate(data, max_bytes, -zlib.MAX_WBITS)
+    # Writers leave the checksum of zlib behind the data; the block has a length of its own.
+    return inflate(data, max_bytes, -zlib.MAX_WBITS, may_trail=True)
 
 
 def _snappy(data: bytes, max_bytes: int) -> bytes:

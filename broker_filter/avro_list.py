@@ -13,6 +13,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from broker_filter.avro_run import Run, Take
@@ -168,6 +169,7 @@ def _more(items: int, count: int, room: int) -> int:
     return items + count
 
 
+@np.errstate(invalid="ignore")  # a signalling NaN is a NaN like any other
 def _columns(rows: Rows, run: Run, many: Many) -> dict[str, NDArray[Any]]:
     raws = list(zip(*rows, strict=True)) if rows else [()] * len(run.names)
     found = {

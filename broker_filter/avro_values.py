@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker_filter.avro_primitives import read_bytes, read_long
+from broker_filter.avro_primitives import read_bytes, read_long, write_long
 from broker_filter.avro_schema import AvroType, WriterSchema, is_converted
 from broker_filter.avro_skip import read_branch
 from broker_filter.packet import MISSING, Leaf, column
@@ -37,12 +37,18 @@ class Value:
     one : callable
         From the bytes of one value, which is not null, to that value.
     packed : callable, optional
-        From the bytes of many values behind each other to an array of them, where that is faster.
+        From the bytes of many values behind each other to an array of them.
+    packed_from : int
+        Number of values from which on that is the faster way.
+    null : bytes
+        What `packed` makes `MISSING` of, if there is such a thing.
     """
 
     leaf: Leaf
     one: One
     packed: Packed | None = None
+    packed_from: int = 0
+    null: bytes = b""
 
     def read(self, raw: bytes) -> Any:  # noqa: ANN401  as the leaf has it
         """One value, `MISSING` for no bytes."""
@@ -50,13 +56,15 @@ class Value:
 
     def column(self, raws: Sequence[bytes]) -> NDArray[Any]:
         """One column, shape (len(raws),), of the leaf's type."""
-        if self.packed is None:
+        if self.packed is None or len(raws) < self.packed_from:
             known = {raw: self.read(raw) for raw in set(raws)}
             return column(self.leaf, map(known.__getitem__, raws), len(raws))
         values = self.packed(b"".join(raws))
         if len(values) == len(raws):
             return values
-        found = column(self.leaf, (MISSING[self.leaf] for _ in raws), len(raws))
+        if self.null:
+            return self.packed(b"".join([raw or self.null for raw in raws]))
+        found = np.full(len(raws), MISSING[self.leaf])
         found[np.fromiter(map(bool, raws), np.bool_, len(raws))] = values
         return found
 
@@ -95,11 +103,6 @@ def longs(packed: bytes) -> NDArray[np.int64]:
     return (zigzag >> 1).astype(np.int64) ^ -(zigzag & 1).astype(np.int64)
 
 
-@np.errstate(invalid="ignore")  # a signalling NaN is a NaN like any other
-def _floats(packed: bytes) -> NDArray[Any]:
-    return np.frombuffer(packed, "<f4").astype(np.float64)
-
-
 def _symbol(symbols: Sequence[str]) -> One:
     def one(raw: bytes) -> str:
         index = read_long(raw, 0)[0]
@@ -110,24 +113,39 @@ def _symbol(symbols: Sequence[str]) -> One:
     return one
 
 
-_WHOLE: Final = Value("i8", lambda raw: read_long(raw, 0)[0], longs)
+_MANY_LONGS: Final = 200
+_WHOLE: Final = Value(
+    "i8", lambda raw: read_long(raw, 0)[0], longs, _MANY_LONGS, write_long(MISSING["i8"])
+)
 _AS_FLOAT: Final = Value(
-    "f8", lambda raw: float(read_long(raw, 0)[0]), lambda packed: longs(packed).astype(np.float64)
+    "f8",
+    lambda raw: float(read_long(raw, 0)[0]),
+    lambda packed: longs(packed).astype(np.float64),
+    _MANY_LONGS,
 )
 
 _VALUES: Final[dict[tuple[str, Leaf], Value]] = {
-    ("float", "f8"): Value("f8", lambda raw: _FLOAT(raw)[0], _floats),
+    ("float", "f8"): Value(
+        "f8",
+        lambda raw: _FLOAT(raw)[0],
+        lambda packed: np.frombuffer(packed, "<f4").astype(np.float64),
+        null=struct.pack("<f", np.nan),
+    ),
     ("double", "f8"): Value(
         "f8",
         lambda raw: _DOUBLE(raw)[0],
         lambda packed: np.frombuffer(packed, "<f8").astype(np.float64),
+        null=struct.pack("<d", np.nan),
     ),
     ("int", "f8"): _AS_FLOAT,
     ("long", "f8"): _AS_FLOAT,
     ("int", "i8"): _WHOLE,
     ("long", "i8"): _WHOLE,
     ("boolean", "bool"): Value(
-        "bool", lambda raw: raw != b"\0", lambda packed: np.frombuffer(packed, np.uint8) != 0
+        "bool",
+        lambda raw: raw != b"\0",
+        lambda packed: np.frombuffer(packed, np.uint8) != 0,
+        null=b"\0",
     ),
     ("string", "str"): Value("str", lambda raw: read_bytes(raw, 0)[0].decode()),
 }

@@ -54,8 +54,8 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from broker_filter import replay_command
-    from broker_filter.recovery import add_arguments as add_recovery_arguments
+    from broker_filter.recovery_command import add_arguments as add_recovery_arguments
+    from broker_filter.replay_options import add_arguments as add_replay_arguments
     from broker_filter.subscribe import add_arguments as add_subscribe_arguments
 
     parser = argparse.ArgumentParser(
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     run = _add(commands, "run", _run, "filter a stream until SIGTERM", "run --config config.yaml")
     run.add_argument("--config", type=Path, help="settings (YAML)")
     again = commands.add_parser("replay", help="publish an archive to a topic")
-    replay_command.add_arguments(again)
+    add_replay_arguments(again)
     again.add_argument("--bootstrap-servers", default="127.0.0.1:9092", help="default: %(default)s")
     again.set_defaults(run=_replay)
     listen = commands.add_parser("subscribe", help="print, save and plot alerts")
@@ -169,7 +169,7 @@ def _subscribe(args: argparse.Namespace) -> int:
 
 
 def _recovery(args: argparse.Namespace) -> int:
-    from broker_filter.recovery import run
+    from broker_filter.recovery_command import run
 
     return run(args)
 

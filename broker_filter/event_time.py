@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 
 from broker_filter.avro_reader import RecordReader
+from broker_filter.avro_schema import WriterSchema
 from broker_filter.decode import READERS
 from broker_filter.errors import PoisonMessage
 from broker_filter.framing import MAX_SCHEMAS, Unframer
@@ -24,7 +26,7 @@ from broker_filter.schema_source import SchemaSource
 from broker_filter.surveys.timescale import TIME_SYSTEMS, TimeSystem, to_mjd_tai
 from broker_filter.types import Message
 
-__all__ = ["SELECTION", "TIME_FIELDS", "EventTimes", "time_of"]
+__all__ = ["SELECTION", "TIME_FIELDS", "EventTimes", "time_of", "time_reader"]
 
 TIME_FIELDS: Final[Mapping[tuple[str, str], TimeSystem]] = {
     ("diaSource", "midpointMjdTai"): TIME_SYSTEMS["MJD_TAI"],  # LSST since 5.0, Roman RAPID
@@ -53,7 +55,7 @@ class EventTimes:
 
     def __init__(self, source: SchemaSource = lambda _: None) -> None:
         self._unframer = Unframer(source)
-        self._reader = lru_cache(MAX_SCHEMAS)(lambda schema: RecordReader(schema, SELECTION))
+        self._reader = lru_cache(MAX_SCHEMAS)(time_reader)
 
     def __call__(self, message: Message) -> float:
         """Tell when a message happened, MJD TAI.
@@ -82,6 +84,14 @@ class EventTimes:
         if block is None:
             raise PoisonMessage("no_event_time", "it holds no record")
         return time_of(self._reader(framed.schema).read_from(block, 0)[0])
+
+
+def time_reader(schema: WriterSchema) -> RecordReader:
+    """Make what reads `SELECTION` of a record and stops there, before history and cutouts."""
+    fields = schema.root["fields"]
+    places = [place for place, one in enumerate(fields) if one["name"] in SELECTION]
+    start = {**schema.root, "fields": fields[: max(places, default=-1) + 1]}
+    return RecordReader(replace(schema, root=start), SELECTION)
 
 
 def time_of(record: Mapping[str, Any]) -> float:

@@ -29,7 +29,8 @@ __all__ = ["SCHEME", "PartitionRange", "TopicRange", "parse_range", "partitions_
 SCHEME: Final = "kafka://"
 MJD_1970: Final = 40587.0
 ANSWER_S: Final = 15.0
-GONE_S: Final = 60.0
+ASK_S: Final = 5
+GONE_S: Final = 60
 MESSAGE_BYTES: Final = 1000  # taken for one in the estimate of the remaining time
 
 _log = logging.getLogger(__name__)
@@ -192,13 +193,15 @@ class PartitionRange:
     def _messages(self) -> Iterator[Message]:
         with closing(_consumer(self.servers, self.config)) as consumer:
             consumer.assign([ck.TopicPartition(self.topic, self.partition, self.begin)])
-            silent = 0.0
+            silent = 0
             while silent < GONE_S:
-                raw = consumer.poll(0.5)
+                raw = consumer.poll(1.0)
                 if raw is None:
-                    silent += 0.5
+                    silent += 1
+                    if silent % ASK_S == 0:
+                        self._ask(consumer)
                     continue
-                silent = 0.0
+                silent = 0
                 if (error := raw.error()) is not None:
                     if error.code() == ck.KafkaError._PARTITION_EOF:  # noqa: SLF001
                         return
@@ -209,7 +212,17 @@ class PartitionRange:
                 yield message_of(raw)
                 if raw.offset() + 1 >= self.end:
                     return
-            raise TransientError(f"{self.name}: no message for {GONE_S:g} s: does the broker run?")
+            raise TransientError(f"{self.name}: no message for {GONE_S} s: does the broker run?")
+
+    def _ask(self, consumer: Any) -> None:  # noqa: ANN401
+        """Ask whether the topic still exists: the client keeps silent about one that went."""
+        try:
+            topic = consumer.list_topics(self.topic, ASK_S).topics[self.topic]
+        except ck.KafkaException as failure:
+            self._check(failure.args[0])
+        else:
+            if topic.error is not None:
+                self._check(topic.error)
 
     def _check(self, error: Any) -> None:  # noqa: ANN401  the client has no types
         if error.code() in _GONE:

@@ -13,11 +13,14 @@ asked to commit and never answered: then the process ends, and the next start as
 from __future__ import annotations
 
 import logging
+import queue
+import threading
 import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import confluent_kafka as ck
@@ -35,6 +38,8 @@ __all__ = ["KafkaTransactions", "open_delivery", "transactional_id"]
 _log = logging.getLogger(__name__)
 
 CLOSE_S = 5.0
+GRACE_S = 2.0
+"""For librdkafka to keep a time limit, before it is left to itself."""
 
 # librdkafka's stand-in broker accepts transactions and commits nothing.
 MOCK_CLUSTER = "mockCluster"
@@ -168,7 +173,6 @@ class KafkaTransactions:
     def _resume(self, parcel: Parcel, end: float) -> bool:
         """End what an earlier attempt left; true where that delivered this parcel after all."""
         if self._phase is _Phase.BROKEN:
-            self._producer.purge()
             self._open(KafkaSink(self._kafka, self._properties, wait=False))
         if self._phase is _Phase.NEW:
             self._init(_left(end))
@@ -192,9 +196,9 @@ class KafkaTransactions:
             self._sink.produce(message.topic, message.key, message.value, message.headers)
         if parcel.offsets:
             handles = offset_handles(parcel.offsets, member.partitions)
-            send = self._producer.send_offsets_to_transaction
+            send = partial(self._producer.send_offsets_to_transaction, handles, member.token)
             try:
-                self._call(send, handles, member.token, _left(end))
+                self._call(_within, send, _left(end))
             except TransientError:
                 self._flush(time.monotonic())  # a refused message is the better reason
                 raise
@@ -236,6 +240,32 @@ class KafkaTransactions:
         return client_error(error, self._kafka) or StateError(
             f"transactions cannot go on: {error.str()} ({error.name()}): restart"
         )
+
+
+def _within(function: Callable[[float], object], limit_s: float) -> None:
+    """Call a function with its time limit, and see to it that it keeps it.
+
+    librdkafka waits for a group's coordinator without any limit where the connection to it was
+    lost before (its issue 5456). Then the call is left behind in its thread, with a producer that
+    is of no use any more.
+    """
+    outcome: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            function(limit_s)
+        except BaseException as error:  # noqa: BLE001  raised below
+            outcome.put(error)
+        else:
+            outcome.put(None)
+
+    threading.Thread(target=run, name="send offsets", daemon=True).start()
+    try:
+        error = outcome.get(timeout=limit_s + GRACE_S)
+    except queue.Empty:
+        raise StateError(f"offsets not sent in {limit_s:.0f} s, and no answer") from None
+    if error is not None:
+        raise error
 
 
 def _left(end: float) -> float:

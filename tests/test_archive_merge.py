@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_filter.archive import Record, Report, first_time
@@ -58,6 +58,7 @@ def values(records) -> list[bytes]:
 STREAMS = st.lists(st.lists(st.integers(0, 30), max_size=8), max_size=6)
 
 
+@settings(deadline=None)
 @given(STREAMS)
 def test_sorted_streams_come_out_sorted_each_record_once(times):
     streams = make(*map(sorted, times))
@@ -69,6 +70,7 @@ def test_sorted_streams_come_out_sorted_each_record_once(times):
     assert merge.done == sum(stream.size for stream in streams)
 
 
+@settings(deadline=None)
 @given(STREAMS, st.integers(1, 3))
 def test_never_more_streams_open_than_allowed(times, limit):
     streams = make(*map(sorted, times))
@@ -79,6 +81,7 @@ def test_never_more_streams_open_than_allowed(times, limit):
     assert not streams or streams[0].open_now[0] == 0
 
 
+@settings(deadline=None)
 @given(STREAMS, st.integers(0, 40), st.integers(1, 3))
 def test_goes_on_behind_the_record_where_it_stopped(times, stop, limit):
     """Unsorted streams, too: a second run gives what the first one would have given next."""

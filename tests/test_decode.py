@@ -34,6 +34,14 @@ def message(value: bytes | None, schema: str | None = None) -> Message:
     return Message("epochs", 3, 41, b"key", value, 1_767_225_600_000, headers)
 
 
+def read(decoder: Decoder, message: Message) -> Photometry:
+    """The one photometry of a message in a format of ours."""
+    packet = decoder.decode(message)
+    assert not packet.rejected
+    (photometry,) = packet.photometry
+    return photometry
+
+
 def reason(decoder: Decoder, bad: Message) -> str:
     with pytest.raises(PoisonMessage) as caught:
         decoder.decode(bad)
@@ -44,14 +52,14 @@ def reason(decoder: Decoder, bad: Message) -> str:
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("default", [*FORMATS, "auto"])
 def test_the_header_tells_the_format(name: str, default: Format) -> None:
-    assert len(Decoder(default).decode(message(sample(name), name))) in (3, 4)
+    assert len(read(Decoder(default), message(sample(name), name))) in (3, 4)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_topic_tells_the_format_where_the_header_does_not(name: Format) -> None:
     other: Format = "photometry" if name == "photometry_block" else "photometry_block"
-    assert Decoder(name).decode(message(sample(name)))
-    assert Decoder(other, topics={"epochs": name}).decode(message(sample(name)))
+    assert read(Decoder(name), message(sample(name)))
+    assert read(Decoder(other, topics={"epochs": name}), message(sample(name)))
 
 
 def test_auto_without_header_is_refused() -> None:
@@ -70,7 +78,8 @@ def test_another_framing_can_be_added() -> None:
         return (b"photometry/1/0", value[5:]) if value[:1] == b"\0" else None
 
     decoder = Decoder(framings=(magic,))
-    assert decoder.decode(message(b"\0\0\0\0\x07" + sample("photometry"))).survey == "roman"
+    framed = message(b"\0\0\0\0\x07" + sample("photometry"))
+    assert read(decoder, framed).survey == "roman"
 
 
 @pytest.mark.parametrize("value", [None, b""])
@@ -127,7 +136,7 @@ def test_damaged_messages_give_photometry_or_poison(name: str, seed: int) -> Non
         for _ in range(rng.integers(1, 5)):
             value[rng.integers(len(value))] = rng.integers(256)
         try:
-            got = decoder.decode(message(bytes(value), name))
+            got = read(decoder, message(bytes(value), name))
         except PoisonMessage:
             outcomes[False] += 1
             continue
@@ -143,7 +152,7 @@ def test_random_bytes_give_photometry_or_poison(name: str) -> None:
         junk = rng.integers(256, size=rng.integers(1, 99), dtype=np.uint8)
         junk[rng.random(len(junk)) < 0.5] = rng.choice([0, 2, 255])  # plausible indices and lengths
         with contextlib.suppress(PoisonMessage):
-            check(Decoder().decode(message(junk.tobytes(), name)))
+            check(read(Decoder(), message(junk.tobytes(), name)))
 
 
 def check(got: Photometry) -> None:
@@ -196,9 +205,9 @@ def test_the_largest_block_is_read_within_bounds() -> None:
 def test_readers_in_turn_do_not_disturb_each_other() -> None:
     decoder = Decoder()
     for _ in range(3):
-        assert len(decoder.decode(message(sample("photometry"), "photometry"))) == 3
+        assert len(read(decoder, message(sample("photometry"), "photometry"))) == 3
         assert reason(decoder, message(b"\x01", "photometry")) == "undecodable"
-        assert len(decoder.decode(message(sample("photometry_block"), "photometry_block"))) == 4
+        assert len(read(decoder, message(sample("photometry_block"), "photometry_block"))) == 4
 
 
 # Dead letters

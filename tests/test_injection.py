@@ -10,14 +10,8 @@ import pytest
 
 from broker_filter.archive import Record
 from broker_filter.errors import ConfigError
-from broker_filter.injection import (
-    InjectionConfig,
-    Injector,
-    Range,
-    light_curve_injector,
-    read_config,
-    running_snr,
-)
+from broker_filter.injection import Injector, light_curve_injector, running_snr
+from broker_filter.injection_config import InjectionConfig, Range, read_config
 from broker_filter.replay import native_photometry
 from broker_filter.schema import schema_header
 from broker_filter.surveys.native import encode_block, encode_photometry
@@ -229,6 +223,7 @@ class TestConfig:
         [
             ("share: 2", "share: "),
             ("seed: 1", "share: Field required"),
+            ("share: 0.1\nseed: -1", "seed: "),
             ("share: 0.1\nteff: 3", "teff: unknown key; allowed are share"),
             ("share: 0.1\nu0: {low: 0, high: 1, flat: true}", "u0.flat: unknown key"),
             ("share: 0.1\nu0: {low: 2, high: 1}", "u0: low .2. must not exceed high"),

@@ -389,7 +389,7 @@ def test_python_examples_run(
     (sent,) = sink.messages
     assert sent.headers == (schema_header("photometry_block"),)
     received = Message(sent.topic, 0, 0, sent.key, sent.value, headers=sent.headers)
-    assert Decoder().decode(received).star == [101, 102, 103]
+    assert Decoder().decode(received).photometry[0].star == [101, 102, 103]
 
 
 def test_fields_have_docs_in_the_tables() -> None:

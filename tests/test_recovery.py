@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import closing
+from pathlib import Path
 
 import fastavro
 import pytest
 
+from broker_filter.config import Kafka
+from broker_filter.embedded import EmbeddedBroker
 from broker_filter.errors import ConfigError
 from broker_filter.intervals import counts, wilson
-from broker_filter.recovery import add_arguments, read_alerts, read_truth, report, run
+from broker_filter.recovery import report
+from broker_filter.recovery_command import add_arguments, run
+from broker_filter.recovery_files import read_alerts, read_truth
+from broker_filter.schema import SCHEMA_HEADER, decode_strict
+from broker_filter.sink import KafkaSink
 
 T0 = 60_000.0
 RUN = {
@@ -193,3 +201,16 @@ def test_intervals_of_counts_agree_with_the_tables_of_gehrels():
     assert counts(0) == pytest.approx((0.0, 1.866), abs=0.03)
     assert counts(1) == pytest.approx((0.173, 3.300), abs=0.03)
     assert counts(10) == pytest.approx((6.891, 14.27), rel=0.01)
+
+
+def test_alerts_of_a_topic_as_the_filter_publishes_them():
+    value = (Path(__file__).parents[1] / "schemas/alert/1/0/sample.avro").read_bytes()
+    with EmbeddedBroker() as broker:
+        broker.create_topic("alerts", 1)
+        kafka = Kafka(bootstrap_servers=broker.bootstrap_servers, input_topics=("alerts",))
+        with closing(KafkaSink(kafka)) as sink:
+            sink.produce("alerts", b"star", value, ((SCHEMA_HEADER, b"alert/1/0"),))
+        [one] = read_alerts(f"kafka://{broker.bootstrap_servers}/alerts")
+    record = decode_strict("alert", value, "1/0")
+    assert (one.alert_id, one.star) == (record["alertId"], str(record["starId"]))
+    assert one.last_epoch_mjd == record["lastEpochMjdTai"]

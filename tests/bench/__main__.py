@@ -15,7 +15,14 @@ from pathlib import Path
 
 import torch
 
-from tests.bench import bench_decode, bench_intake, bench_scoring, bench_snapshot, bench_window
+from tests.bench import (
+    bench_decode,
+    bench_intake,
+    bench_packets,
+    bench_scoring,
+    bench_snapshot,
+    bench_window,
+)
 
 OUT = Path("build/bench.json")
 
@@ -26,8 +33,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes, seconds in all")
     quick = parser.parse_args().quick
     figures: dict[str, float] = {}
-    snapshot = bench_snapshot.measure
-    for part in (bench_scoring.measure, bench_intake.measure, window, decode, snapshot):
+    snapshot, packets = bench_snapshot.measure, bench_packets.measure
+    for part in (bench_scoring.measure, bench_intake.measure, window, decode, packets, snapshot):
         measured = part(quick=quick)
         figures |= measured
         for case, figure in measured.items():

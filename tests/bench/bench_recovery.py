@@ -14,12 +14,14 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from broker_filter import replay_command
+from broker_filter import replay_command, replay_options
 from broker_filter.alert import to_json_dict
 from broker_filter.assembly import open_entry
 from broker_filter.config import Batch, Kafka, Metrics, Model, Schedule, Settings
 from broker_filter.observe import Metrics as MetricValues
-from broker_filter.recovery import format_report, read_alerts, read_truth, report
+from broker_filter.recovery import report
+from broker_filter.recovery_command import format_report
+from broker_filter.recovery_files import read_alerts, read_truth
 from broker_filter.recovery_plot import plot_recovery
 from broker_filter.rehearsal import rehearse
 from broker_filter.sink import Sink
@@ -76,7 +78,7 @@ def main() -> None:
 
     def publish(sink: Sink) -> None:
         replay = argparse.ArgumentParser()
-        replay_command.add_arguments(replay)
+        replay_options.add_arguments(replay)
         options = ["--topic", "photometry", "--baseline", "median", "--inject", str(inject)]
         replay_command.run(replay.parse_args([*map(str, sources), *options]), sink)
 

@@ -44,7 +44,7 @@ def measure(data: Path, gigabytes: float) -> dict[str, float]:
     """Replay so many gigabytes; the highest resident memory is that of the whole process."""
     with tempfile.TemporaryDirectory() as folder:
         first = Path(folder) / "0.tar"
-        size = _write(first, (data / PACKET).read_bytes(), min(TAR_BYTES, int(gigabytes * 1e9)))
+        size = _write(first, (data / PACKET).read_bytes(), min(TAR_BYTES, int(gigabytes * 1e9 / 8)))
         count = max(1, round(gigabytes * 1e9 / size))
         for number in range(1, count):
             (first.parent / f"{number}.tar").symlink_to(first)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import signal
 import statistics
 import sys
 import tempfile
@@ -371,6 +372,7 @@ PARTS: dict[str, Callable[[str, Path, Size], Figures]] = {
 def main() -> int:
     """Measure on a broker of its own, print, and add to the file."""
     args = arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes, too
     size = Size(args.stars, args.epochs, args.messages, args.minutes)
     if args.quick:
         size = Size(stars=1_200, epochs=20, messages=5_000, minutes=0.5)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,15 @@ class Pair:
             taken += len(self.source.poll(10, 0.2))
             assert time.monotonic() < end
 
+    def deliver_at_last(self, parcel: Parcel) -> None:
+        end = time.monotonic() + 60
+        while True:
+            try:
+                return self.delivery.deliver(parcel, self.source)
+            except TransientError:
+                assert time.monotonic() < end
+                time.sleep(0.2)
+
     def seen(self, isolation: str = "read_committed") -> int:
         """How many messages a reader of the output sees."""
         reader = ck.Consumer(
@@ -179,17 +189,19 @@ def test_a_member_that_was_shut_out_publishes_nothing(
     assert pair.metrics.value("transactions_total", outcome="aborted") == 1
 
 
-class Unable:
-    """A producer that can abort no more, as librdkafka's where a coordinator had moved."""
+class Changed:
+    """A producer, some calls of which do something else."""
 
-    def __init__(self, producer: ck.Producer) -> None:
-        self._producer = producer
-
-    def abort_transaction(self, _: float) -> None:
-        raise ck.KafkaException(ck.KafkaError(ck.KafkaError.INVALID_TXN_STATE, "odd", fatal=True))
+    def __init__(self, producer: ck.Producer, **calls: Callable[..., object]) -> None:
+        self._producer, self._calls = producer, calls
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._producer, name)
+        return self._calls.get(name) or getattr(self._producer, name)
+
+
+def refuse(_: float) -> None:
+    """Fail as an abort does after a coordinator has moved."""
+    raise ck.KafkaException(ck.KafkaError(ck.KafkaError.INVALID_TXN_STATE, "odd", fatal=True))
 
 
 def test_a_producer_beyond_use_is_replaced_and_what_it_left_is_aborted(
@@ -201,12 +213,29 @@ def test_a_producer_beyond_use_is_replaced_and_what_it_left_is_aborted(
         patch.setattr(pair.source, "member", lambda: Member(stale))
         with pytest.raises(TransientError, match="not committed"):
             pair.delivery.deliver(pair.parcel(1, 2), pair.source)
-    monkeypatch.setattr(pair.delivery, "_producer", Unable(pair.delivery._producer))
+    odd = Changed(pair.delivery._producer, abort_transaction=refuse)
+    monkeypatch.setattr(pair.delivery, "_producer", odd)
     with pytest.raises(TransientError, match=r"new producer.*odd"):
         pair.delivery.deliver(pair.parcel(1, 2), pair.source)
-    pair.delivery.deliver(pair.parcel(1, 2), pair.source)
+    pair.deliver_at_last(pair.parcel(1, 2))
     assert (pair.seen(), pair.committed()) == (1, 2)
     assert pair.metrics.value("transactions_total", outcome="aborted") == 1
+
+
+def test_a_call_that_does_not_return_costs_the_producer(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.take(2)
+    over = threading.Event()
+    stuck = Changed(pair.delivery._producer, send_offsets_to_transaction=lambda *_: over.wait())
+    monkeypatch.setattr(pair.delivery, "_producer", stuck)
+    with monkeypatch.context() as patch:
+        patch.setattr("broker_filter.transaction.ATTEMPT_S", 0.5)
+        with pytest.raises(TransientError, match=r"new producer.*no answer"):
+            pair.delivery.deliver(pair.parcel(1, 2), pair.source)
+    over.set()
+    pair.deliver_at_last(pair.parcel(1, 2))
+    assert (pair.seen(), pair.committed()) == (1, 2)
 
 
 def test_a_producer_of_the_same_name_shuts_the_old_one_out(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+import uuid
 
 import confluent_kafka as ck
 import pytest
@@ -12,6 +14,7 @@ from broker_filter.errors import ConfigError, TransientError
 from broker_filter.replay import Archive, publish
 from broker_filter.sink import KafkaSink, MemorySink
 from broker_filter.topic_range import parse_range, partitions_of
+from tests.kafka_broker import make_topic
 
 pytestmark = pytest.mark.kafka
 
@@ -84,13 +87,14 @@ def test_offsets_that_are_no_longer_kept(kafka, filled, kafka_admin):
         replayed(kafka, topic, "?offsets=5:&partitions=0")
 
 
-def test_a_topic_that_is_deleted_while_it_is_replayed(kafka, topics, kafka_admin):
-    topic = topics("doomed", partitions=1)
+def test_a_topic_that_is_deleted_while_it_is_replayed(kafka, kafka_admin):
+    topic = f"doomed-{uuid.uuid4().hex[:12]}"
+    make_topic(kafka, topic, 1)
     sink = KafkaSink(Kafka(bootstrap_servers=kafka, input_topics=(topic,)))
-    for number in range(20):  # more than is fetched ahead
-        sink.produce(topic, None, f"v{number}".encode() + b" " * 900_000)
+    for _ in range(60):  # more than is fetched ahead, and not to be compressed
+        sink.produce(topic, None, os.urandom(900_000))
     sink.close()
-    [stream] = partitions_of(parse_range(f"kafka://{kafka}/{topic}"), number_of)
+    [stream] = partitions_of(parse_range(f"kafka://{kafka}/{topic}"), lambda _: 60_000.0)
     records = stream.read(pytest.fail)
     next(records)
     for future in kafka_admin.delete_topics([topic]).values():

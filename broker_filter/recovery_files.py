@@ -1,0 +1,176 @@
+"""What a recovery compares: the truth of an injection, and alerts from a file or a topic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fastavro
+
+from broker_filter.alert import from_message, to_json_dict
+from broker_filter.errors import ConfigError
+from broker_filter.topic_range import SCHEME, parse_range, partitions_of
+from broker_filter.types import Message
+
+__all__ = ["Event", "Sighting", "Truth", "read_alerts", "read_truth"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One star's injected event.
+
+    Parameters
+    ----------
+    star : str
+    t0, tE, u0, rho, f_s : float
+        MJD TAI, days, Einstein radii; ``f_s`` of the band with the highest signal-to-noise.
+    snr : float
+        The highest of all bands.
+    first_detectable_mjd : float or None
+        The earliest of all bands.
+    """
+
+    star: str
+    t0: float
+    u0: float
+    tE: float  # noqa: N815  the field's own name for it
+    rho: float
+    f_s: float
+    snr: float
+    first_detectable_mjd: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The events, and how much else was looked at."""
+
+    events: Mapping[str, Event]
+    untouched_windows: int
+    window_days: float
+    detectable_snr: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What is needed of one alert."""
+
+    alert_id: str
+    star: str
+    state: str
+    last_epoch_mjd: float
+    log10_threshold: float
+    received_ms: int | None
+    created_ms: int
+
+
+def read_truth(path: Path) -> Truth:
+    """Read what an injection wrote.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, or is something else; the message names the line.
+    """
+    run: Mapping[str, Any] | None = None
+    events: dict[str, Event] = {}
+    names = set(Event.__dataclass_fields__)
+    for number, line in _json_lines(path):
+        try:
+            if line["kind"] == "run":
+                run = line
+            else:
+                event = Event(**{name: line[name] for name in names})
+                events[event.star] = _combined(event, events.get(event.star))
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"{path}:{number}: not a line of a truth file: {error}") from None
+    if run is None:
+        raise ConfigError(f"{path}: has no line of kind 'run': is it a truth file?")
+    return Truth(events, run["untouched_windows"], run["window_days"], run["detectable_snr"])
+
+
+def _combined(event: Event, other: Event | None) -> Event:
+    """One event seen in two bands."""
+    if other is None:
+        return event
+    best = max(event, other, key=lambda one: one.snr)
+    first = [t for t in (event.first_detectable_mjd, other.first_detectable_mjd) if t is not None]
+    fields = {name: getattr(best, name) for name in Event.__dataclass_fields__}
+    return Event(**fields | {"first_detectable_mjd": min(first, default=None)})
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, text in enumerate(file, 1):
+                if text.strip():
+                    yield number, json.loads(text)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: not JSON lines: {error}") from None
+
+
+def read_alerts(source: str) -> Iterator[Sighting]:
+    """Read alerts, each once.
+
+    Parameters
+    ----------
+    source : str
+        A file of JSON lines as ``broker-filter subscribe --json`` prints them; an Avro container,
+        or a folder of such, as ``subscribe --avro`` saves them; or ``kafka://HOST:PORT/TOPIC``.
+
+    Raises
+    ------
+    ConfigError
+        The source does not exist, or holds something else.
+    TransientError
+        As from the topic.
+    """
+    seen: set[str] = set()
+    for place, record in _records(source):
+        try:
+            one = _sighting(record)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{place}: not an alert: {error!r}") from None
+        if one.alert_id not in seen:
+            seen.add(one.alert_id)
+            yield one
+
+
+def _records(source: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    path = Path(source)
+    if source.startswith(SCHEME):
+        yield from _of_topic(source)
+    elif path.is_dir() or path.suffix == ".avro":
+        for file in sorted(path.glob("*.avro")) if path.is_dir() else [path]:
+            try:
+                with file.open("rb") as stream:
+                    yield from ((str(file), record) for record in fastavro.reader(stream))
+            except (ValueError, EOFError, IndexError, OSError) as error:
+                raise ConfigError(f"{file}: not an Avro container: {error}") from None
+    else:
+        for number, line in _json_lines(path):
+            yield f"{path}:{number}", line
+
+
+def _of_topic(source: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for partition in partitions_of(parse_range(source), lambda _: 0.0):
+        for record in partition.read(lambda _: None):
+            message = Message("", 0, 0, record.key, record.value, headers=record.headers)
+            yield partition.name, to_json_dict(from_message(message))
+
+
+def _sighting(record: Mapping[str, Any]) -> Sighting:
+    received = record["receivedMs"]
+    return Sighting(
+        alert_id=str(record["alertId"]),
+        star=str(record["starId"]),
+        state=str(record["state"]),
+        last_epoch_mjd=float(record["lastEpochMjdTai"]),
+        log10_threshold=float(record["log10KThreshold"]),
+        received_ms=None if received is None else int(received),
+        created_ms=int(record["createdMs"]),
+    )
