@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 
 from broker_filter.avro_run import Run, Take
 from broker_filter.avro_skip import block_head
-from broker_filter.packet import MAX_ITEMS, MISSING, Many, column, too_many_items
+from broker_filter.avro_values import Value
+from broker_filter.packet import (
+    MAX_ITEMS,
+    MISSING,
+    Many,
+    column,
+    missing_column,
+    too_many_items,
+)
 
 __all__ = ["Known", "Oldest", "Reader", "read_records", "read_rows"]
 
@@ -49,7 +57,7 @@ def read_rows(whole: Run, glance: Run | None, many: Many, *, takes_bytes: bool) 
     takes_bytes : bool
         Whether an item takes a byte at least.
     """
-    take = whole.compiled()
+    take, table = whole.compiled(), _Table(whole, many)
     past = None if glance is None or glance.pattern is None else _Past.of(glance, whole, many)
 
     def read(value: bytes, at: int, oldest: Oldest) -> tuple[dict[str, NDArray[Any]], int]:
@@ -58,7 +66,7 @@ def read_rows(whole: Run, glance: Run | None, many: Many, *, takes_bytes: bool) 
         while True:
             count, at, _ = block_head(value, at)
             if not count:
-                return _columns(rows, whole, many), at
+                return table.columns(rows), at
             items = _more(items, count, len(value) - at if takes_bytes else count)
             if past is not None and oldest:
                 at = past.take_newer(value, at, count, oldest, take, rows)
@@ -169,14 +177,39 @@ def _more(items: int, count: int, room: int) -> int:
     return items + count
 
 
-@np.errstate(invalid="ignore")  # a signalling NaN is a NaN like any other
-def _columns(rows: Rows, run: Run, many: Many) -> dict[str, NDArray[Any]]:
-    raws = list(zip(*rows, strict=True)) if rows else [()] * len(run.names)
-    found = {
-        name: value.column(raw)
-        for name, value, raw in zip(run.names, run.values, raws, strict=True)
-    }
-    return {
-        name: found[name] if name in found else column(leaf, repeat(MISSING[leaf]), len(rows))
-        for name, leaf in many.fields.items()
-    }
+class _Table:
+    """Makes columns of the rows of a list.
+
+    Columns of one type are converted as one: most histories are short.
+
+    Parameters
+    ----------
+    run : Run
+        That takes the rows.
+    many : Many
+    """
+
+    def __init__(self, run: Run, many: Many) -> None:
+        self._width = len(run.names)
+        self._missing = [(n, leaf) for n, leaf in many.fields.items() if n not in run.names]
+        places: dict[Value, list[int]] = {}
+        for i, value in enumerate(run.values):
+            places.setdefault(value, []).append(i)
+        self._kinds = [
+            (value, [run.names[i] for i in of], itemgetter(*of), len(of))
+            for value, of in places.items()
+        ]
+
+    @np.errstate(invalid="ignore")  # a signalling NaN is a NaN like any other
+    def columns(self, rows: Rows) -> dict[str, NDArray[Any]]:
+        """The columns, shape (len(rows),) each."""
+        n = len(rows)
+        raws = list(zip(*rows, strict=True)) if rows else [()] * self._width
+        columns = {name: missing_column(leaf, n) for name, leaf in self._missing}
+        for value, names, pick, count in self._kinds:
+            if count == 1:
+                columns[names[0]] = value.column(pick(raws))
+            else:
+                together = value.column(list(chain.from_iterable(pick(raws))))
+                columns.update(zip(names, together.reshape(count, n), strict=True))
+        return columns

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from broker_filter.avro_primitives import write_long
 from broker_filter.avro_schema import AvroType, WriterSchema
-from broker_filter.avro_skip import Skips
+from broker_filter.avro_skip import Sizes
 
 __all__ = ["MAX_PATTERN_BYTES", "Patterns", "branch_tag", "joined"]
 
@@ -50,12 +50,12 @@ class Patterns:
     Parameters
     ----------
     schema : WriterSchema
-    skips : Skips
+    sizes : Sizes
         Of the same schema.
     """
 
-    def __init__(self, schema: WriterSchema, skips: Skips) -> None:
-        self._schema, self._skips = schema, skips
+    def __init__(self, schema: WriterSchema, sizes: Sizes) -> None:
+        self._schema, self._sizes = schema, sizes
         self._named: dict[str, bytes | None] = {}
 
     def of(self, avro_type: AvroType) -> bytes | None:
@@ -88,7 +88,7 @@ class Patterns:
         return b"(?>" + b"|".join([*alike, one * n]) + b")"
 
     def _made(self, kind: str, definition: Any) -> bytes | None:  # noqa: ANN401  as the kind has it
-        size = self._skips.size(definition)
+        size = self._sizes.of(definition)
         if size is not None:
             return _dots(size) if size <= _MAX_DOTS else None
         if kind == "record":

@@ -19,7 +19,7 @@ from broker_filter.avro_run import Fields, Run
 from broker_filter.avro_schema import AvroType, WriterSchema
 from broker_filter.avro_skip import read_branch
 from broker_filter.errors import PoisonMessage, SchemaError
-from broker_filter.packet import Leaf, Many, Selection, absent, select
+from broker_filter.packet import MISSING, Leaf, Many, Selection, absent, select
 
 __all__ = ["RecordReader"]
 
@@ -105,12 +105,15 @@ class _Compiler:
         leaves = {name: want for name, want in selection.items() if isinstance(want, str)}
         nested = {field["name"] for field in fields} & (set(selection) - set(leaves))
         steps: list[Step] = []
+        found = set(nested)
         for kind, group in groupby(fields, lambda field: self._kind(field, nested)):
             if kind == "nested":
                 steps += [self._nested(field, selection[field["name"]]) for field in group]
             else:
-                steps += map(_leaves, self._fields.runs(list(group), leaves))
-        missing = {name: want for name, want in selection.items() if name not in nested}
+                runs = self._fields.runs(list(group), leaves)
+                steps += map(_leaves, runs)
+                found.update(*(run.names for run in runs))
+        missing = {name: want for name, want in selection.items() if name not in found}
 
         def read(value: bytes, at: int, known: Known | None) -> tuple[Record, int]:
             record = select({}, missing)
@@ -150,7 +153,7 @@ class _Compiler:
         return lambda value, at, _: (absent(want), skip(value, at))
 
     def _list(self, items: AvroType, many: Many) -> Reader:
-        takes_bytes = self._fields.skips.size(items) != 0
+        takes_bytes = self._fields.sizes.of(items) != 0
         whole = self._fields.item(items, many.fields)
         if whole is None:
             return read_records(self._reader(items, many.fields), many, takes_bytes=takes_bytes)
@@ -163,12 +166,16 @@ class _Compiler:
 
 def _leaves(run: Run) -> Step:
     """Step over a run of fields, of which some are leaves."""
-    take, wanted = run.compiled(), list(zip(run.names, run.values, strict=True))
+    take = run.compiled()
+    wanted = [
+        (name, value.one, MISSING[value.leaf])
+        for name, value in zip(run.names, run.values, strict=True)
+    ]
 
     def step(value: bytes, at: int, record: Record, _: Known | None) -> int:
         raws, at = take(value, at)
-        for (name, leaf), raw in zip(wanted, raws, strict=True):
-            record[name] = leaf.read(raw)
+        for (name, one, missing), raw in zip(wanted, raws, strict=True):
+            record[name] = one(raw) if raw else missing
         return at
 
     return step

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from broker_filter.avro_pattern import Patterns, branch_tag, joined
 from broker_filter.avro_schema import AvroType, WriterSchema
-from broker_filter.avro_skip import Skip, Skips, read_branch
+from broker_filter.avro_skip import Sizes, Skip, Skips, read_branch
 from broker_filter.avro_values import Value, any_branch, value_of
 from broker_filter.packet import Leaf
 
@@ -83,8 +83,9 @@ class Fields:
 
     def __init__(self, schema: WriterSchema) -> None:
         self._schema = schema
-        self.skips = Skips(schema)
-        self._patterns = Patterns(schema, self.skips)
+        self.sizes = Sizes(schema)
+        self._patterns = Patterns(schema, self.sizes)
+        self.skips = Skips(schema, self.sizes, self._patterns.of)
 
     def has_pattern(self, avro_type: AvroType) -> bool:
         """Whether a field of this type can be part of an expression."""

@@ -7,13 +7,14 @@ it and its schema say.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from broker_filter.avro_primitives import forward, read_long
 from broker_filter.avro_schema import AvroType, WriterSchema
 
-__all__ = ["Skip", "Skips", "block_head", "read_branch"]
+__all__ = ["Sizes", "Skip", "Skips", "block_head", "read_branch"]
 
 Skip: TypeAlias = Callable[[bytes, int], int]
 """From where a value begins to where it ends.
@@ -24,8 +25,8 @@ Raises IndexError where the bytes end before, ValueError where they cannot be su
 _SIZES: Final[Mapping[str, int]] = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 
-class Skips:
-    """Makes the `Skip` of each type of one schema, once.
+class Sizes:
+    """Tells the types of one schema whose values all take the same number of bytes.
 
     Parameters
     ----------
@@ -34,8 +35,46 @@ class Skips:
 
     def __init__(self, schema: WriterSchema) -> None:
         self._schema = schema
+        self._named: dict[str, int | None] = {}
+
+    def of(self, avro_type: AvroType) -> int | None:
+        """Bytes that every value of a type takes; None where they differ."""
+        kind, definition = self._schema.resolve(avro_type)
+        if not isinstance(definition, Mapping):
+            return _SIZES.get(kind)
+        if kind == "fixed":
+            return int(definition["size"])
+        if kind != "record":
+            return _SIZES.get(kind)
+        name = definition["name"]
+        if name not in self._named:
+            self._named[name] = None  # what a type within itself finds
+            sizes = [self.of(field["type"]) for field in definition["fields"]]
+            known = [size for size in sizes if size is not None]
+            self._named[name] = sum(known) if len(known) == len(sizes) else None
+        return self._named[name]
+
+
+class Skips:
+    """Makes the `Skip` of each type of one schema, once.
+
+    Parameters
+    ----------
+    schema : WriterSchema
+    sizes : Sizes
+        Of the same schema.
+    pattern_of : callable
+        Regular expression of a type, where it has one: items of arrays are matched against it.
+    """
+
+    def __init__(
+        self,
+        schema: WriterSchema,
+        sizes: Sizes,
+        pattern_of: Callable[[AvroType], bytes | None] = lambda _: None,
+    ) -> None:
+        self._schema, self._sizes, self._pattern_of = schema, sizes, pattern_of
         self._named: dict[str, Skip] = {}
-        self._sizes: dict[str, int | None] = {}
 
     def of(self, avro_type: AvroType) -> Skip:
         """The way over a type."""
@@ -49,26 +88,9 @@ class Skips:
             self._named[name] = self._made(kind, definition)
         return self._named[name]
 
-    def size(self, avro_type: AvroType) -> int | None:
-        """Bytes that every value of a type takes; None where they differ."""
-        kind, definition = self._schema.resolve(avro_type)
-        if not isinstance(definition, Mapping):
-            return _SIZES.get(kind)
-        if kind == "fixed":
-            return int(definition["size"])
-        if kind != "record":
-            return _SIZES.get(kind)
-        name = definition["name"]
-        if name not in self._sizes:
-            self._sizes[name] = None  # what a type within itself finds
-            sizes = [self.size(field["type"]) for field in definition["fields"]]
-            known = [size for size in sizes if size is not None]
-            self._sizes[name] = sum(known) if len(known) == len(sizes) else None
-        return self._sizes[name]
-
     def _made(self, kind: str, definition: Any) -> Skip:  # noqa: ANN401  as the kind has it
         # First, since nothing else bounds how often types of no bytes may be nested.
-        size = self.size(definition)
+        size = self._sizes.of(definition)
         if size is not None:
             return lambda value, at: forward(value, at, size)
         if kind == "record":
@@ -76,10 +98,16 @@ class Skips:
         if kind == "union":
             return _over_branch([self.of(branch) for branch in definition])
         if kind == "array":
-            return _over_blocks(self.of(definition["items"]), self.size(definition["items"]))
+            items = definition["items"]
+            return _over_blocks(self._swift(items), self._sizes.of(items))
         if kind == "map":
             return _over_blocks(_over_each([_over_bytes, self.of(definition["values"])]), None)
         return _over_bytes if kind in ("string", "bytes") else _over_long
+
+    def _swift(self, avro_type: AvroType) -> Skip:
+        """The way over a type by one match, where there is one."""
+        over, pattern = self.of(avro_type), self._pattern_of(avro_type)
+        return over if pattern is None else _over_match(pattern, over)
 
 
 def read_branch(value: bytes, at: int, branches: int) -> tuple[int, int]:
@@ -112,6 +140,16 @@ def _over_long(value: bytes, at: int) -> int:
 def _over_bytes(value: bytes, at: int) -> int:
     length, at = read_long(value, at)
     return forward(value, at, length)
+
+
+def _over_match(pattern: bytes, over: Skip) -> Skip:
+    fits = re.compile(pattern, re.DOTALL).match
+
+    def skip(value: bytes, at: int) -> int:
+        match = fits(value, at)
+        return match.end() if match else over(value, at)
+
+    return skip
 
 
 def _over_each(skips: Sequence[Skip]) -> Skip:

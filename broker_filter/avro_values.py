@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from broker_filter.avro_primitives import read_bytes, read_long, write_long
 from broker_filter.avro_schema import AvroType, WriterSchema, is_converted
 from broker_filter.avro_skip import read_branch
-from broker_filter.packet import MISSING, Leaf, column
+from broker_filter.packet import MISSING, Leaf, column, missing_column
 
 __all__ = ["Value", "any_branch", "longs", "value_of"]
 
@@ -39,7 +39,7 @@ class Value:
     packed : callable, optional
         From the bytes of many values behind each other to an array of them.
     packed_from : int
-        Number of values from which on that is the faster way.
+        Number of unlike values from which on that is the faster way.
     null : bytes
         What `packed` makes `MISSING` of, if there is such a thing.
     """
@@ -56,15 +56,17 @@ class Value:
 
     def column(self, raws: Sequence[bytes]) -> NDArray[Any]:
         """One column, shape (len(raws),), of the leaf's type."""
-        if self.packed is None or len(raws) < self.packed_from:
-            known = {raw: self.read(raw) for raw in set(raws)}
-            return column(self.leaf, map(known.__getitem__, raws), len(raws))
+        if self.packed is None or self.packed_from:
+            unlike = set(raws)
+            if self.packed is None or len(unlike) < self.packed_from:
+                known = {raw: self.read(raw) for raw in unlike}
+                return column(self.leaf, map(known.__getitem__, raws), len(raws))
         values = self.packed(b"".join(raws))
         if len(values) == len(raws):
             return values
         if self.null:
             return self.packed(b"".join([raw or self.null for raw in raws]))
-        found = np.full(len(raws), MISSING[self.leaf])
+        found = missing_column(self.leaf, len(raws))
         found[np.fromiter(map(bool, raws), np.bool_, len(raws))] = values
         return found
 

@@ -31,6 +31,7 @@ __all__ = [
     "Selection",
     "absent",
     "column",
+    "missing_column",
     "select",
     "too_many_items",
 ]
@@ -151,6 +152,11 @@ def _columns(items: Sequence[Any], many: Many) -> dict[str, NDArray[Any]]:
 def column(leaf: Leaf, values: Iterable[Any], n: int) -> NDArray[Any]:
     """One column of n values of a leaf's type."""
     return np.fromiter(values, _DTYPES[leaf], n)
+
+
+def missing_column(leaf: Leaf, n: int) -> NDArray[Any]:
+    """One column of n values that are missing."""
+    return np.full(n, MISSING[leaf], _DTYPES[leaf])
 
 
 def too_many_items(n: int) -> PoisonMessage:

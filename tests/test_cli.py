@@ -18,6 +18,7 @@ from broker_filter.cli import main
 COMMANDS = [
     ["run"],
     ["replay"],
+    ["recovery"],
     ["subscribe"],
     ["demo"],
     ["check-config"],

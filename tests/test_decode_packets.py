@@ -127,7 +127,7 @@ def test_packets_with_a_changed_byte_give_photometry_or_poison(
     whole = (folder / name).read_bytes()
     schema_inside = whole.startswith(b"Obj")  # where a changed byte makes a schema of its own
     outcomes: dict[str, int] = {}
-    for damaged in flips(whole, name, 150 if schema_inside else 900):
+    for damaged in flips(whole, name, 300 if schema_inside else 1000):
         try:
             got = decoder.decode(message(damaged))
         except PoisonMessage as error:

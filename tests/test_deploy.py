@@ -256,7 +256,7 @@ def test_simulated_stream_keeps_its_pace() -> None:
     assert slept[-1] == pytest.approx((len(archive.times) - 1) / 10.0)
     first = sink.messages[0]
     message = Message(first.topic, 0, 0, None, first.value, headers=first.headers)
-    assert Decoder("auto").decode(message).survey == "demo"
+    assert Decoder("auto").decode(message).photometry[0].survey == "demo"
 
 
 # Kubernetes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +22,7 @@ from broker_filter.columns import arrays_of
 from broker_filter.decode import Decoder
 from broker_filter.errors import StateError
 from broker_filter.observe import Metrics
+from broker_filter.packet import Packet
 from broker_filter.photometry import Limits
 from broker_filter.pipeline import Assessment, AssessmentOptions, Intake, Outputs, Pipeline
 from broker_filter.schedule import Schedule
@@ -489,3 +491,33 @@ def test_a_band_with_too_few_epochs_says_nothing_yet() -> None:
     alerts = run(few + messages)
     assert alerts
     assert not any(alert.other_bands for alert in alerts)
+
+
+# Packets
+
+
+class Several:
+    """Stands in for the decoder: each message is one star in two bands, and has rejected epochs."""
+
+    def decode(self, message: Message, tracked: Any) -> Packet:
+        asked = tracked("test", "s")
+        bands = [epoch(0, 60_000.0 + message.offset, band=band) for band in "gr"]
+        parts = tuple(Decoder("photometry").decode(one).photometry[0] for one in bands)
+        return Packet(parts, Counter({"nbad": 3, "known": len(asked)}))
+
+
+def test_a_packet_of_several_bands_fills_their_windows_and_its_rejected_epochs_are_counted() -> (
+    None
+):
+    metrics = Metrics()
+    pipeline = make_pipeline(metrics=metrics)
+    stub: Any = Several()
+    pipeline.intake._decoder = stub
+    pipeline.step([epoch(n, 0.0) for n in range(3)], 0.0)
+    pipeline.step([epoch(n, 0.0) for n in range(3, 5)], 0.0)
+    outcomes = {
+        outcome: metrics.value("points_inserted_total", outcome=outcome)
+        for outcome in ("inserted", "nbad", "known")
+    }
+    # Five epochs in each band; from the second poll on, both bands are known when it decodes.
+    assert outcomes == {"inserted": 10, "nbad": 15, "known": 4}

@@ -125,6 +125,11 @@ def test_no_star_occurs_in_two_messages_of_a_wave_and_its_order_is_kept(
         assert times == sorted(times)
 
 
+def test_bands_of_one_star_share_a_wave_and_sources_do_not() -> None:
+    pieces = [message(["a"], 1, band="g"), message(["a"], 2, band="r"), message(["a"], 3, band="r")]
+    assert [[p.band for p in wave] for wave in waves(pieces)] == [["g", "r"], ["r"]]
+
+
 def test_concatenation_joins_what_belongs_together_and_keeps_order() -> None:
     pieces = [message(["a"], 1), message(["b"], 2, "x"), message(["c"], 3), message(["d"], 4, "x")]
     joined = concatenate(pieces)
