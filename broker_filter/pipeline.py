@@ -136,7 +136,7 @@ class Intake:
             Any monotonic clock, in seconds; it only decides when a batch has waited long enough.
         """
         dead: list[DeadLetter] = []
-        pieces: dict[tuple[Partition, bool], list[Photometry]] = {}
+        packets: dict[tuple[Partition, bool], list[Sequence[Photometry]]] = {}
         offsets: dict[Partition, int] = {}
         received_ms = max((message.timestamp_ms for message in messages), default=0)
         for message in messages:
@@ -146,7 +146,7 @@ class Intake:
                 offsets[where] = message.next_offset
             try:
                 packet = self._decoder.decode(message, self._shards[where].store.wanted_from)
-                pieces.setdefault((where, silent), []).extend(packet.photometry)
+                packets.setdefault((where, silent), []).append(packet.photometry)
                 for reason, count in packet.rejected.items():
                     self._metrics.inc("points_inserted_total", count, outcome=reason)
             except PoisonMessage as error:
@@ -158,7 +158,7 @@ class Intake:
         if offsets:
             self._batcher.note_offsets(offsets, now)
         # Of one partition the silent messages come first, as they did in its topic.
-        for (where, silent), group in pieces.items():
+        for (where, silent), group in packets.items():
             self._insert(self._shard(where), group, now, Origin(where, received_ms, silent))
         self._note_live(now)
         return dead
@@ -272,15 +272,16 @@ class Intake:
                 self._metrics.observe("restore_seconds", now - shard.restoring_since)
                 shard.restoring_since = None
 
-    def _insert(self, shard: _Shard, decoded: list[Photometry], now: float, origin: Origin) -> None:
+    def _insert(
+        self, shard: _Shard, packets: list[Sequence[Photometry]], now: float, origin: Origin
+    ) -> None:
         """Insert wave by wave: a due window is read before its star's next message comes."""
-        for wave in waves(decoded):
-            for piece in concatenate(wave):
-                slots = shard.store.insert(self._usable(piece))
-                due = shard.schedule.due(shard.store, slots)
-                if len(due):
-                    windows = shard.store.read(due)
-                    self._batcher.add(windows, now, origin, *_others(shard, windows))
+        for wave in waves(packets):
+            moved = [shard.store.insert(self._usable(piece)) for piece in concatenate(wave)]
+            due = shard.schedule.due(shard.store, _each_once(moved))
+            if len(due):
+                windows = shard.store.read(due)
+                self._batcher.add(windows, now, origin, *_others(shard, windows))
         for outcome, count in shard.store.take_counts().items():
             self._metrics.inc("points_inserted_total", count, outcome=outcome)
 
@@ -288,6 +289,10 @@ class Intake:
         if partition not in self._shards:
             self._shards[partition] = _Shard(self._make_store(), self._make_schedule())
         return self._shards[partition]
+
+
+def _each_once(slots: list[IntArray]) -> IntArray:
+    return slots[0] if len(slots) == 1 else np.unique(np.concatenate(slots))
 
 
 def _others(shard: _Shard, windows: WindowBatch) -> tuple[WindowBatch | None, IntArray]:

@@ -6,7 +6,6 @@ poll decides, so a replay looks at the same windows and gives the same alerts.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from zlib import crc32
@@ -105,21 +104,20 @@ class Schedule:
             self._last = np.r_[self._last, np.full(len(store) - known, -np.inf)]
 
 
-def waves(pieces: Sequence[Photometry]) -> Iterator[list[Photometry]]:
-    """Split messages, in order, so that no window occurs in two messages of one wave.
+def waves(packets: Sequence[Sequence[Photometry]]) -> Iterator[list[Photometry]]:
+    """Split messages, in order, so that no star occurs in two messages of one wave.
 
-    Bands of one star are windows of their own.
+    A message may have several parts, such as the bands of one star; they stay together.
     """
     wave: list[Photometry] = []
-    seen: defaultdict[tuple[str, str], set[StarId]] = defaultdict(set)
-    for piece in pieces:
-        stars = seen[piece.survey, piece.band]
-        if not stars.isdisjoint(piece.star):
+    seen: set[StarId] = set()
+    for parts in packets:
+        if not all(seen.isdisjoint(part.star) for part in parts):
             yield wave
-            wave, seen = [], defaultdict(set)
-            stars = seen[piece.survey, piece.band]
-        wave.append(piece)
-        stars.update(piece.star)
+            wave, seen = [], set()
+        wave.extend(parts)
+        for part in parts:
+            seen.update(part.star)
     if wave:
         yield wave
 

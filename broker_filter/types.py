@@ -8,7 +8,7 @@ Nothing per point is a Python object: a message becomes one `Photometry`, whose 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,15 +161,12 @@ class WindowBatch:
 
     def take(self, rows: IntArray) -> WindowBatch:
         """The windows of some rows."""
-        columns = {each.name: getattr(self, each.name) for each in fields(self)}
-        return WindowBatch(
-            **{
-                name: [column[i] for i in rows.tolist()]
-                if isinstance(column, list)
-                else column[rows]
-                for name, column in columns.items()
-            }
-        )
+        taken: dict[str, Any] = {}
+        for each in fields(self):
+            column = getattr(self, each.name)
+            in_list = isinstance(column, list)
+            taken[each.name] = [column[i] for i in rows.tolist()] if in_list else column[rows]
+        return WindowBatch(**taken)
 
     @property
     def valid(self) -> NDArray[np.bool_]:

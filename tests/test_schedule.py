@@ -115,7 +115,7 @@ def test_no_star_occurs_in_two_messages_of_a_wave_and_its_order_is_kept(
     stars: list[list[str]],
 ) -> None:
     pieces = [message(names, i) for i, names in enumerate(stars)]
-    split = list(waves(pieces))
+    split = list(waves([[piece] for piece in pieces]))
     assert sorted(p.mjd_tai[0] for wave in split for p in wave) == [p.mjd_tai[0] for p in pieces]
     for wave in split:
         for one, two in itertools.combinations(wave, 2):
@@ -125,9 +125,14 @@ def test_no_star_occurs_in_two_messages_of_a_wave_and_its_order_is_kept(
         assert times == sorted(times)
 
 
-def test_bands_of_one_star_share_a_wave_and_sources_do_not() -> None:
-    pieces = [message(["a"], 1, band="g"), message(["a"], 2, band="r"), message(["a"], 3, band="r")]
-    assert [[p.band for p in wave] for wave in waves(pieces)] == [["g", "r"], ["r"]]
+def test_parts_of_one_message_share_a_wave_and_messages_of_one_star_do_not() -> None:
+    first = [message(["a"], 1, band="g"), message(["a"], 2, band="r")]
+    packets = [first, [message(["b"], 3)], [message(["a"], 4, band="i")]]
+    assert [[p.band for p in wave] for wave in waves(packets)] == [["g", "r", "r"], ["i"]]
+
+
+def test_a_message_without_parts_is_no_wave() -> None:
+    assert list(waves([[], []])) == []
 
 
 def test_concatenation_joins_what_belongs_together_and_keeps_order() -> None:

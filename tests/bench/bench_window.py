@@ -77,7 +77,7 @@ def insert_messages(n_stars: int, n_messages: int, poll: int, *, shuffled: bool)
     pieces = [exposure([star[s]], START + 1e-5 * (i + 1), rng) for i, s in enumerate(turn)]
     began = time.perf_counter()
     for first in range(0, n_messages, poll):
-        for wave in waves(pieces[first : first + poll]):
+        for wave in waves([[piece] for piece in pieces[first : first + poll]]):
             for piece in concatenate(wave):
                 store.insert(piece)
     return n_messages / (time.perf_counter() - began)

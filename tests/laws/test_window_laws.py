@@ -181,7 +181,7 @@ def test_where_polls_cut_the_stream_changes_nothing(
     def polled(size: int) -> WindowStore:
         store = WindowStore()
         for first in range(0, len(messages), size):
-            for wave in waves(messages[first : first + size]):
+            for wave in waves([[m] for m in messages[first : first + size]]):
                 for piece in concatenate(wave):
                     store.insert(piece)
         return store
