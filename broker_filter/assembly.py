@@ -7,7 +7,7 @@ import math
 from contextlib import ExitStack
 
 from broker_filter.alert import Provenance
-from broker_filter.avro_schema import load_folder
+from broker_filter.avro.schema import load_folder
 from broker_filter.batcher import Batcher
 from broker_filter.config import Input, Packets, Settings
 from broker_filter.decode import Decoder

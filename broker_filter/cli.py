@@ -54,7 +54,7 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from broker_filter.recovery_command import add_arguments as add_recovery_arguments
+    from broker_filter.recovery.command import add_arguments as add_recovery_arguments
     from broker_filter.replay_options import add_arguments as add_replay_arguments
     from broker_filter.subscribe import add_arguments as add_subscribe_arguments
 
@@ -169,7 +169,7 @@ def _subscribe(args: argparse.Namespace) -> int:
 
 
 def _recovery(args: argparse.Namespace) -> int:
-    from broker_filter.recovery_command import run
+    from broker_filter.recovery.command import run
 
     return run(args)
 

@@ -2,7 +2,7 @@
 
 Our own two formats say what they are in the message header ``schema``, or the topic's setting does;
 they come first, and cost nothing else. All others are survey packets: `broker_filter.framing` finds
-the schema and the records, `broker_filter.avro_reader` reads of them what the survey's adapter in
+the schema and the records, `broker_filter.avro.reader` reads of them what the survey's adapter in
 ``surveys/`` selects, and the adapter makes photometry of it.
 """
 
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from broker_filter.avro_list import Known
-from broker_filter.avro_reader import RecordReader
-from broker_filter.avro_schema import WriterSchema
+from broker_filter.avro.lists import Known
+from broker_filter.avro.reader import RecordReader
+from broker_filter.avro.schema import WriterSchema
 from broker_filter.errors import PoisonMessage, SchemaError
 from broker_filter.framing import Framed, Unframer
 from broker_filter.packet import Packet, select

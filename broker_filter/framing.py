@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from broker_filter.avro_container import MAGIC, inflate, read_container
-from broker_filter.avro_schema import WriterSchema, parse_json
+from broker_filter.avro.container import MAGIC, inflate, read_container
+from broker_filter.avro.schema import WriterSchema, parse_json
 from broker_filter.errors import PoisonMessage, SchemaError
 from broker_filter.schema import MAX_MESSAGE_BYTES
 from broker_filter.schema_source import SchemaSource

@@ -5,7 +5,7 @@ those that are; what comes back is a dict of the same shape, in which a list of 
 history) has become a dict of columns. So an adapter never meets a point as a Python object, and
 sees the same whether a packet came as Avro, as JSON or as a row of Parquet.
 
-`select` does this to a record that is a dict already; `broker_filter.avro_reader` does it to bytes,
+`select` does this to a record that is a dict already; `broker_filter.avro.reader` does it to bytes,
 and agrees with `select`.
 """
 
@@ -63,7 +63,7 @@ class Many:
     fields : mapping of str to leaf
     time, band : str, optional
         The two of ``fields`` by which items that are known already may be passed over unread: see
-        `broker_filter.avro_list.Known`. Without them, every item is read always.
+        `broker_filter.avro.lists.Known`. Without them, every item is read always.
     """
 
     fields: Mapping[str, Leaf]

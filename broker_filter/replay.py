@@ -2,7 +2,7 @@
 
 The pace is that of the sky, times ``speed``; at infinite speed it is that of the broker, or of
 ``rate``. What is read is an `Archive`: streams of records that are merged by time
-(`broker_filter.archive_merge`). Messages go out byte for byte as they came, with the time offset in
+(`broker_filter.archive.merge`). Messages go out byte for byte as they came, with the time offset in
 a header. Only where photometry of our own formats is repeated, its times are moved on; packets
 of surveys keep theirs, so their epochs are known to the filter the second time.
 """
@@ -18,9 +18,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from broker_filter.archive import Record, Report, Stream
-from broker_filter.archive_lightcurves import Baseline, LightCurves, with_median
-from broker_filter.archive_merge import SORT_BYTES, Merge, look
+from broker_filter.archive.lightcurves import Baseline, LightCurves, with_median
+from broker_filter.archive.merge import SORT_BYTES, Merge, look
+from broker_filter.archive.stream import Record, Report, Stream
 from broker_filter.decode import READERS
 from broker_filter.errors import ConfigError
 from broker_filter.schema import SCHEMA_HEADER

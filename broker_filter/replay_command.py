@@ -17,18 +17,19 @@ from typing import Final, Never
 
 from tqdm import tqdm
 
-from broker_filter.archive import EventTime, Record, Stream
-from broker_filter.archive_files import PACKET_SUFFIXES, PacketFile, is_packets
-from broker_filter.archive_lightcurves import (
+from broker_filter.archive.event_time import EventTimes
+from broker_filter.archive.files import PACKET_SUFFIXES, PacketFile, is_packets
+from broker_filter.archive.lightcurves import (
     LIGHT_CURVE_SUFFIXES,
     LightCurves,
     load,
     with_median,
 )
+from broker_filter.archive.stream import EventTime, Record, Stream
+from broker_filter.archive.topic_range import SCHEME, parse_range, partitions_of
 from broker_filter.errors import ConfigError
-from broker_filter.event_time import EventTimes
-from broker_filter.injection import Injector, light_curve_injector
-from broker_filter.injection_config import read_config
+from broker_filter.recovery.injection import Injector, light_curve_injector
+from broker_filter.recovery.injection_config import read_config
 from broker_filter.replay import (
     Archive,
     Pace,
@@ -49,7 +50,6 @@ from broker_filter.sink import Sink
 from broker_filter.subscribe import read_properties
 from broker_filter.surveys.lightcurve import LightCurve, read_lightcurve
 from broker_filter.surveys.timescale import TIME_SYSTEMS
-from broker_filter.topic_range import SCHEME, parse_range, partitions_of
 
 __all__ = ["expand", "run"]
 

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from broker_filter.avro_schema import MAX_SCHEMA_BYTES, WriterSchema, load_folder, parse_json
+from broker_filter.avro.schema import MAX_SCHEMA_BYTES, WriterSchema, load_folder, parse_json
 from broker_filter.errors import ConfigError, SchemaError, TransientError
 
 __all__ = ["Registry", "SchemaSource", "chained", "filed_schemas", "package_folder"]

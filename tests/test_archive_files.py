@@ -12,8 +12,8 @@ from functools import cache
 import fastavro
 import pytest
 
-from broker_filter.archive_files import PacketFile, is_packets
-from broker_filter.event_time import EventTimes
+from broker_filter.archive.event_time import EventTimes
+from broker_filter.archive.files import PacketFile, is_packets
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

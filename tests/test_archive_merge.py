@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_filter.archive import Record, Report, first_time
-from broker_filter.archive_merge import Merge, look, sorted_window
+from broker_filter.archive.merge import Merge, look, sorted_window
+from broker_filter.archive.stream import Record, Report, first_time
 
 
 @dataclass

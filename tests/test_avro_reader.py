@@ -12,9 +12,9 @@ import fastavro
 import numpy as np
 import pytest
 
-from broker_filter.avro_primitives import read_bytes, read_long, write_long
-from broker_filter.avro_reader import RecordReader
-from broker_filter.avro_schema import load_folder, parse_document
+from broker_filter.avro.primitives import read_bytes, read_long, write_long
+from broker_filter.avro.reader import RecordReader
+from broker_filter.avro.schema import load_folder, parse_document
 from broker_filter.errors import PoisonMessage
 from broker_filter.packet import MAX_ITEMS, Many, select
 

@@ -13,9 +13,9 @@ import cramjam
 import fastavro
 import pytest
 
-from broker_filter.avro_container import MAGIC, read_container
-from broker_filter.avro_primitives import write_long
-from broker_filter.avro_schema import WriterSchema, parse_document
+from broker_filter.avro.container import MAGIC, read_container
+from broker_filter.avro.primitives import write_long
+from broker_filter.avro.schema import WriterSchema, parse_document
 from broker_filter.errors import PoisonMessage
 from broker_filter.framing import Framed, Unframer
 from broker_filter.types import Message

@@ -8,10 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from broker_filter.archive import Record
+from broker_filter.archive.stream import Record
 from broker_filter.errors import ConfigError
-from broker_filter.injection import Injector, light_curve_injector, running_snr
-from broker_filter.injection_config import InjectionConfig, Range, read_config
+from broker_filter.recovery.injection import Injector, light_curve_injector, running_snr
+from broker_filter.recovery.injection_config import InjectionConfig, Range, read_config
 from broker_filter.replay import native_photometry
 from broker_filter.schema import schema_header
 from broker_filter.surveys.native import encode_block, encode_photometry

@@ -13,10 +13,10 @@ import pytest
 from broker_filter.config import Kafka
 from broker_filter.embedded import EmbeddedBroker
 from broker_filter.errors import ConfigError
-from broker_filter.intervals import counts, wilson
-from broker_filter.recovery import report
-from broker_filter.recovery_command import add_arguments, run
-from broker_filter.recovery_files import read_alerts, read_truth
+from broker_filter.recovery.command import add_arguments, run
+from broker_filter.recovery.efficiency import report
+from broker_filter.recovery.files import read_alerts, read_truth
+from broker_filter.recovery.intervals import counts, wilson
 from broker_filter.schema import SCHEMA_HEADER, decode_strict
 from broker_filter.sink import KafkaSink
 

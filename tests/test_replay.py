@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_filter.archive_lightcurves import LightCurves, load
+from broker_filter.archive.lightcurves import LightCurves, load
 from broker_filter.errors import ConfigError, TransientError
 from broker_filter.replay import OFFSET_HEADER, Archive, Pace, publish, replay
 from broker_filter.replay_command import expand, run

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker_filter.avro_schema import load_folder, parse_document, parse_json
+from broker_filter.avro.schema import load_folder, parse_document, parse_json
 from broker_filter.errors import ConfigError, SchemaError, TransientError
 from broker_filter.schema_source import MAX_IDS, Registry, chained, filed_schemas
 

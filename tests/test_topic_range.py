@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from broker_filter.archive.topic_range import TopicRange, parse_range, partitions_of
 from broker_filter.config import Kafka
 from broker_filter.embedded import EmbeddedBroker
 from broker_filter.errors import ConfigError, PoisonMessage, TransientError
 from broker_filter.sink import KafkaSink
-from broker_filter.topic_range import TopicRange, parse_range, partitions_of
 
 
 class TestName:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from broker_filter.avro_primitives import read_bytes, read_long
+from broker_filter.avro.primitives import read_bytes, read_long
 from broker_filter.errors import PoisonMessage
 from broker_filter.schema import MAX_MESSAGE_BYTES
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import fastavro
 
 from broker_filter.assembly import make_decoder
-from broker_filter.avro_reader import RecordReader
+from broker_filter.avro.reader import RecordReader
 from broker_filter.config import Input
 from broker_filter.framing import Framed, Unframer
 from broker_filter.photometry import Limits, accept

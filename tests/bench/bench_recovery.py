@@ -19,10 +19,10 @@ from broker_filter.alert import to_json_dict
 from broker_filter.assembly import open_entry
 from broker_filter.config import Batch, Kafka, Metrics, Model, Schedule, Settings
 from broker_filter.observe import Metrics as MetricValues
-from broker_filter.recovery import report
-from broker_filter.recovery_command import format_report
-from broker_filter.recovery_files import read_alerts, read_truth
-from broker_filter.recovery_plot import plot_recovery
+from broker_filter.recovery.command import format_report
+from broker_filter.recovery.efficiency import report
+from broker_filter.recovery.files import read_alerts, read_truth
+from broker_filter.recovery.plot import plot_recovery
 from broker_filter.rehearsal import rehearse
 from broker_filter.sink import Sink
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import fastavro
 
-from broker_filter.archive_files import PacketFile
-from broker_filter.event_time import EventTimes
+from broker_filter.archive.event_time import EventTimes
+from broker_filter.archive.files import PacketFile
 from broker_filter.replay import Archive, publish
 from broker_filter.sink import MemorySink
 

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker_filter.avro_reader import RecordReader
-from broker_filter.avro_schema import WriterSchema, parse_document
+from broker_filter.avro.reader import RecordReader
+from broker_filter.avro.schema import WriterSchema, parse_document
 from broker_filter.errors import PoisonMessage
 from broker_filter.packet import Many, Selection, select
 

@@ -11,8 +11,8 @@ from typing import Any
 import fastavro
 
 from broker_filter.alert import from_message, to_json_dict
+from broker_filter.archive.topic_range import SCHEME, parse_range, partitions_of
 from broker_filter.errors import ConfigError
-from broker_filter.topic_range import SCHEME, parse_range, partitions_of
 from broker_filter.types import Message
 
 __all__ = ["Event", "Sighting", "Truth", "read_alerts", "read_truth"]

@@ -2,7 +2,7 @@
 
 A *stream* is one file (or one partition of a topic, or all light curves together) that can be read
 from its beginning as often as needed. It gives `Record`: one message each, with the time at which
-it happened. Streams are merged by time in `broker_filter.archive_merge`.
+it happened. Streams are merged by time in `broker_filter.archive.merge`.
 """
 
 from __future__ import annotations

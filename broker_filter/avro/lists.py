@@ -16,9 +16,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from broker_filter.avro_run import Run, Take
-from broker_filter.avro_skip import block_head
-from broker_filter.avro_values import Value
+from broker_filter.avro.run import Run, Take
+from broker_filter.avro.skip import block_head
+from broker_filter.avro.values import Value
 from broker_filter.packet import (
     MAX_ITEMS,
     MISSING,

@@ -16,7 +16,7 @@ _LABELS: Final = {"tE": r"$t_E$ (d)", "rho": r"$\rho$", "snr": "signal-to-noise"
 
 
 def plot_recovery(found: Mapping[str, Any], path: Path) -> None:
-    """Draw a report of `broker_filter.recovery.report`.
+    """Draw a report of `broker_filter.recovery.efficiency.report`.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Read what is selected of an Avro record, and nothing else, into values and columns.
 
 A reader is compiled once for a schema and a selection. It walks over a record's bytes in *runs* of
-neighbouring fields, each of which is one match of a regular expression (`broker_filter.avro_run`);
+neighbouring fields, each of which is one match of a regular expression (`broker_filter.avro.run`);
 cutouts are jumped over. Each item of a history is one match too, whose groups become columns at the
 end. What comes out is what `select` makes of the record that fastavro reads, except that fields
 within a map cannot be selected.
@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeAlias
 
-from broker_filter.avro_list import Known, Oldest, Reader, read_records, read_rows
-from broker_filter.avro_run import Fields, Run
-from broker_filter.avro_schema import AvroType, WriterSchema
-from broker_filter.avro_skip import read_branch
+from broker_filter.avro.lists import Known, Oldest, Reader, read_records, read_rows
+from broker_filter.avro.run import Fields, Run
+from broker_filter.avro.schema import AvroType, WriterSchema
+from broker_filter.avro.skip import read_branch
 from broker_filter.errors import PoisonMessage, SchemaError
 from broker_filter.packet import MISSING, Leaf, Many, Selection, absent, select
 

@@ -22,13 +22,13 @@ from typing import Any, BinaryIO, Final, Protocol
 
 import fastavro
 
-from broker_filter.archive import EventTime, Record, Report, first_time
-from broker_filter.archive_parquet import first_row, rows
-from broker_filter.avro_container import MAGIC, read_container
-from broker_filter.avro_reader import RecordReader
-from broker_filter.avro_schema import parse_json
+from broker_filter.archive.event_time import SELECTION, time_of, time_reader
+from broker_filter.archive.parquet import first_row, rows
+from broker_filter.archive.stream import EventTime, Record, Report, first_time
+from broker_filter.avro.container import MAGIC, read_container
+from broker_filter.avro.reader import RecordReader
+from broker_filter.avro.schema import parse_json
 from broker_filter.errors import PoisonMessage, SchemaError
-from broker_filter.event_time import SELECTION, time_of, time_reader
 from broker_filter.framing import MAX_SCHEMAS
 from broker_filter.schema import MAX_MESSAGE_BYTES
 from broker_filter.types import Message
@@ -88,14 +88,14 @@ class PacketFile:
         return False
 
     def begins(self, report: Report) -> float | None:
-        """See `broker_filter.archive.Stream`."""
+        """See `broker_filter.archive.stream.Stream`."""
         if self._is_parquet():
             with suppress(SchemaError):  # said when the rows are read
                 return first_row(self.path)
         return first_time(self, report)
 
     def read(self, report: Report) -> Iterator[Record]:
-        """See `broker_filter.archive.Stream`; what is damaged is reported and passed over."""
+        """See `broker_filter.archive.stream.Stream`; damage is reported and passed over."""
         try:
             with self.path.open("rb") as file:
                 found = rows(self.path) if self._is_parquet() else None

@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, urlsplit
 import confluent_kafka as ck
 import numpy as np
 
-from broker_filter.archive import EventTime, Record, Report, first_time
+from broker_filter.archive.stream import EventTime, Record, Report, first_time
 from broker_filter.errors import BrokerFilterError, ConfigError, PoisonMessage, TransientError
 from broker_filter.source import message_of
 from broker_filter.surveys.timescale import SECONDS_PER_DAY, TIME_SYSTEMS, to_mjd_tai
@@ -156,11 +156,11 @@ class PartitionRange:
         return False
 
     def begins(self, report: Report) -> float | None:
-        """See `broker_filter.archive.Stream`."""
+        """See `broker_filter.archive.stream.Stream`."""
         return first_time(self, report)
 
     def read(self, report: Report) -> Iterator[Record]:
-        """See `broker_filter.archive.Stream`.
+        """See `broker_filter.archive.stream.Stream`.
 
         A message whose time cannot be told goes out all the same, with the time of the one before
         it (or its timestamp, at the beginning): a damaged message is part of what happened.

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from broker_filter.avro_reader import RecordReader
-from broker_filter.avro_schema import WriterSchema
+from broker_filter.avro.reader import RecordReader
+from broker_filter.avro.schema import WriterSchema
 from broker_filter.decode import READERS
 from broker_filter.errors import PoisonMessage
 from broker_filter.framing import MAX_SCHEMAS, Unframer

@@ -5,7 +5,7 @@ Most types can be told as an expression: a double is any eight bytes, ``["null",
 fields against it takes as long as ten steps of Python, and groups in it pick out what is wanted. No
 expression is needed for what cannot be told in one (arrays, maps, a type within itself) or would be
 long (texts of more than 127 bytes): where an expression does not match, that means nothing, and
-`broker_filter.avro_skip` has to find out.
+`broker_filter.avro.skip` has to find out.
 
 Every choice in these expressions is made by its first byte, or is atomic, so that a failing match
 never tries the same bytes in many ways.
@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from broker_filter.avro_primitives import write_long
-from broker_filter.avro_schema import AvroType, WriterSchema
-from broker_filter.avro_skip import Sizes
+from broker_filter.avro.primitives import write_long
+from broker_filter.avro.schema import AvroType, WriterSchema
+from broker_filter.avro.skip import Sizes
 
 __all__ = ["MAX_PATTERN_BYTES", "Patterns", "branch_tag", "joined"]
 

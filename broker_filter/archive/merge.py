@@ -18,7 +18,7 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Any, Final
 
-from broker_filter.archive import Record, Report, Stream
+from broker_filter.archive.stream import Record, Report, Stream
 
 __all__ = ["MAX_OPEN", "SORT_BYTES", "Merge", "look", "sorted_window"]
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import cramjam
 
-from broker_filter.avro_primitives import forward, read_bytes, read_long
-from broker_filter.avro_skip import block_head
+from broker_filter.avro.primitives import forward, read_bytes, read_long
+from broker_filter.avro.skip import block_head
 from broker_filter.errors import PoisonMessage
 
 __all__ = ["MAGIC", "inflate", "read_container"]

@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker_filter.avro_primitives import read_bytes, read_long, write_long
-from broker_filter.avro_schema import AvroType, WriterSchema, is_converted
-from broker_filter.avro_skip import read_branch
+from broker_filter.avro.primitives import read_bytes, read_long, write_long
+from broker_filter.avro.schema import AvroType, WriterSchema, is_converted
+from broker_filter.avro.skip import read_branch
 from broker_filter.packet import MISSING, Leaf, column, missing_column
 
 __all__ = ["Value", "any_branch", "longs", "value_of"]

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from broker_filter.recovery import report
-from broker_filter.recovery_files import read_alerts, read_truth
+from broker_filter.recovery.efficiency import report
+from broker_filter.recovery.files import read_alerts, read_truth
 
 __all__ = ["add_arguments", "format_report", "run"]
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     """
     found = report(read_truth(args.truth), read_alerts(args.alerts), args.log10_k)
     if args.plot:
-        from broker_filter.recovery_plot import plot_recovery
+        from broker_filter.recovery.plot import plot_recovery
 
         plot_recovery(found, args.plot)
     text = json.dumps(found, allow_nan=False) if args.json else format_report(found)

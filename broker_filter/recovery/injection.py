@@ -32,9 +32,9 @@ from typing import Any
 
 import numpy as np
 
-from broker_filter.archive import Record
+from broker_filter.archive.stream import Record
 from broker_filter.errors import ConfigError
-from broker_filter.injection_config import QUARTER, InjectionConfig, Range
+from broker_filter.recovery.injection_config import QUARTER, InjectionConfig, Range
 from broker_filter.replay import native_photometry, with_photometry
 from broker_filter.types import FloatArray, IntArray, Photometry, StarId
 

@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from broker_filter.archive import Record, Report
+from broker_filter.archive.stream import Record, Report
 from broker_filter.errors import ConfigError, SchemaError
 from broker_filter.schema import schema_header
 from broker_filter.surveys.lightcurve import LightCurve, read_lightcurve
@@ -91,12 +91,12 @@ class LightCurves:
         return True
 
     def begins(self, report: Report) -> float | None:  # noqa: ARG002  nothing can go wrong
-        """See `broker_filter.archive.Stream`."""
+        """See `broker_filter.archive.stream.Stream`."""
         starts = (float(part.mjd_tai.min()) for part in self.parts if len(part))
         return min(starts, default=None)
 
     def read(self, report: Report) -> Iterator[Record]:  # noqa: ARG002  all is read already
-        """See `broker_filter.archive.Stream`; strictly in order of time."""
+        """See `broker_filter.archive.stream.Stream`; strictly in order of time."""
         headers = (schema_header("photometry"),)
         done = 0
         for part, rows in self._in_order():

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, TypeAlias
 
-from broker_filter.avro_pattern import Patterns, branch_tag, joined
-from broker_filter.avro_schema import AvroType, WriterSchema
-from broker_filter.avro_skip import Sizes, Skip, Skips, read_branch
-from broker_filter.avro_values import Value, any_branch, value_of
+from broker_filter.avro.pattern import Patterns, branch_tag, joined
+from broker_filter.avro.schema import AvroType, WriterSchema
+from broker_filter.avro.skip import Sizes, Skip, Skips, read_branch
+from broker_filter.avro.values import Value, any_branch, value_of
 from broker_filter.packet import Leaf
 
 __all__ = ["Fields", "Run", "Take"]

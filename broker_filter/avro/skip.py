@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from broker_filter.avro_primitives import forward, read_long
-from broker_filter.avro_schema import AvroType, WriterSchema
+from broker_filter.avro.primitives import forward, read_long
+from broker_filter.avro.schema import AvroType, WriterSchema
 
 __all__ = ["Sizes", "Skip", "Skips", "block_head", "read_branch"]
 

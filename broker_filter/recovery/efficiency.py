@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from broker_filter.injection_config import QUARTER
-from broker_filter.intervals import counts, wilson
-from broker_filter.recovery_files import Event, Sighting, Truth
+from broker_filter.recovery.files import Event, Sighting, Truth
+from broker_filter.recovery.injection_config import QUARTER
+from broker_filter.recovery.intervals import counts, wilson
 
 __all__ = ["report"]
 

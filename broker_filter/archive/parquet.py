@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import fastavro
 
-from broker_filter.archive import FIRST_LOOK
+from broker_filter.archive.event_time import SELECTION, TIME_FIELDS, time_of
+from broker_filter.archive.stream import FIRST_LOOK
 from broker_filter.errors import ConfigError, PoisonMessage, SchemaError
-from broker_filter.event_time import SELECTION, TIME_FIELDS, time_of
 from broker_filter.packet import select
 
 __all__ = ["first_row", "rows"]

@@ -1,0 +1,1 @@
+"""Archives of any kind as streams of messages in order of event time."""

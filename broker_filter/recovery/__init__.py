@@ -1,0 +1,1 @@
+"""Injected events, and what of them the filter found."""
