@@ -135,6 +135,11 @@ class TestLatency:
         assert latency["before_detectable"] == 1
         assert latency["processing_s"]["median"] == pytest.approx(0.5)
 
+    def test_a_rounded_epoch_is_the_epoch_itself(self, files):
+        found = compared(files, [event("a")], [alert("a", T0 - 1.0 - 4e-7)])
+        assert found["latency"]["before_detectable"] == 0
+        assert found["latency"]["days"]["median"] == 0.0
+
     def test_nothing_found(self, files):
         found = compared(files, [event("a")], [])
         assert found["latency"]["days"] is None

@@ -22,7 +22,7 @@ import pandas as pd
 import pytest
 from confluent_kafka import Producer
 
-from broker_filter.alert import Alert, from_avro, to_avro, to_message
+from broker_filter.alert import Alert, from_avro, from_message, to_avro, to_message
 from broker_filter.embedded import EmbeddedBroker
 from broker_filter.errors import ConfigError, TransientError
 from broker_filter.reader import TopicReader
@@ -110,7 +110,9 @@ def test_only_what_is_wanted_comes(
 
 def test_what_headers_rule_out_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[bytes] = []
-    monkeypatch.setattr(module, "from_avro", lambda raw: decoded.append(raw) or from_avro(raw))
+    monkeypatch.setattr(
+        module, "from_message", lambda m: decoded.append(m.value) or from_message(m)
+    )
     assert len(list(listen(message(alert(2)), message(alert(8)), min_log10_k=5))) == 1
     assert len(decoded) == 1
 
@@ -348,7 +350,7 @@ def test_parquet_without_pyarrow_tells_how_to_get_it(
 def test_client_config_is_read(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text("# secret\n\nsasl.password = a=b \nsecurity.protocol=SASL_SSL\n")
-    assert module._properties(path) == {
+    assert module.read_properties(path) == {
         "sasl.password": "a=b",
         "security.protocol": "SASL_SSL",
     }
@@ -358,7 +360,7 @@ def test_client_config_errors_name_the_line_but_not_the_secret(tmp_path: Path) -
     path = tmp_path / "client.properties"
     path.write_text("a=1\nsasl.password hunter2\n")
     with pytest.raises(ConfigError, match=r"client\.properties, line 2: ") as caught:
-        module._properties(path)
+        module.read_properties(path)
     assert "hunter2" not in str(caught.value)
 
 

@@ -123,7 +123,7 @@ def test_time_spent_before_a_resume_counts(tmp_path: Path) -> None:
     again.resume()
     again.run(quiet=True)
     assert again.progress.step == trainer.progress.step
-    longer = make_trainer(tmp_path, minutes=0.02)
+    longer = make_trainer(tmp_path, minutes=trainer.progress.seconds / 60 + 0.01)
     longer.resume()
     longer.run(quiet=True)
     assert longer.progress.step > trainer.progress.step

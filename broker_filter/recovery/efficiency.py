@@ -22,6 +22,7 @@ from broker_filter.recovery.intervals import counts, wilson
 __all__ = ["report"]
 
 LASTS: Final = 5.0  # tE before and after the peak
+TIME_DIGITS: Final = 6  # the filter keeps epochs to 1e-6 d
 EDGES: Final[Mapping[str, Sequence[float]]] = {
     "tE": (0, 0.1, 0.3, 1, 3, 10, 30, 100, math.inf),
     "rho": (0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, math.inf),
@@ -137,7 +138,7 @@ def _latency(events: Sequence[Event], found: Mapping[str, Sighting]) -> dict[str
     """From the first detectable epoch to the epoch of the alert, and from there to the alert."""
     first = [(event, found[event.star]) for event in events if event.star in found]
     days = [
-        one.last_epoch_mjd - event.first_detectable_mjd
+        round(one.last_epoch_mjd - event.first_detectable_mjd, TIME_DIGITS) + 0.0  # no -0.0
         for event, one in first
         if event.first_detectable_mjd is not None
     ]

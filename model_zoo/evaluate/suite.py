@@ -211,7 +211,7 @@ def evaluate(
 def write_results(folder: Path, results: Mapping[str, Any], drawn: Sequence[str]) -> None:
     """Write results.json, the pictures of some parts, and the report of all."""
     partial = folder / "results.json.partial"
-    partial.write_text(json.dumps(results, indent=1) + "\n")
+    partial.write_text(json.dumps(results) + "\n")
     partial.replace(folder / "results.json")
     for name in drawn:
         if name in PICTURES:

@@ -171,7 +171,13 @@ class Filter:
             self.process.wait()
 
     def stop(self, timeout_s: float = PATIENCE_S) -> int:
-        """Ask it to end; gives its exit status."""
+        """Ask it to end, once it has started; gives its exit status.
+
+        Before it has set up what SIGTERM means, that would just kill it.
+        """
+        end = time.monotonic() + timeout_s
+        while self.running() and not self.logged("started") and time.monotonic() < end:
+            time.sleep(0.05)
         self.send(signal.SIGTERM)
         return self.process.wait(timeout_s)
 
