@@ -304,7 +304,8 @@ def states(
         with filter_.running():
             first = filter_.take(spread(few, curves))
             again = [*reversed(few), *reversed(curves[:RETURN])]
-            yield first, filter_.take([one for one in again for _ in range(2)])
+            second = filter_.take([one for one in again for _ in range(2)])
+        yield first, second
     finally:
         for done in kafka_admin.delete_topics(list(filter_.topics)).values():
             done.result(timeout=30)
