@@ -20,6 +20,7 @@ from broker_filter.errors import StateError
 from broker_filter.lifecycle import EventKey
 
 __all__ = [
+    "LOOK_FACTOR",
     "LOOK_STEP",
     "Look",
     "budget_threshold",
@@ -30,6 +31,9 @@ __all__ = [
 
 LOOK_STEP = 1.0
 """How far the network's log10 K must grow before the next look."""
+
+LOOK_FACTOR = 1.25
+"""How many times that of the last look it must be as well: K of a bright event grows without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,8 @@ def is_due(look: Look | None, log10_k: float, window_start: float) -> bool:
     """Whether the network's ``log10_k`` deserves another look at the window."""
     if look is None or look.window_start != window_start:
         return True
-    return log10_k >= look.network_log10_k + LOOK_STEP
+    last = look.network_log10_k
+    return log10_k >= max(last + LOOK_STEP, LOOK_FACTOR * last)
 
 
 def budget_threshold(stars: int, false_alarms_per_night: float, window_days: float) -> float:

@@ -30,6 +30,14 @@ def test_another_look_waits_until_k_has_grown_tenfold() -> None:
     assert is_due(LOOK, 3.5, 60_000.0)
 
 
+def test_looks_at_an_event_whose_k_never_stops_growing_stay_few() -> None:
+    look, looks = LOOK, 0
+    for log10_k in np.arange(2.5, 1000.0, 0.5).tolist():
+        if is_due(look, log10_k, 60_000.0):
+            look, looks = replace(look, network_log10_k=log10_k), looks + 1
+    assert looks < 30
+
+
 def test_all_looks_together_claim_no_more_than_one() -> None:
     """Each look at noise passes log10 k with probability at most 10^-(k + charge)."""
     charges = [
