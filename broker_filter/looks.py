@@ -33,7 +33,7 @@ LOOK_STEP = 1.0
 """How far the network's log10 K must grow before the next look."""
 
 LOOK_FACTOR = 1.25
-"""How many times that of the last look it must be as well: K of a bright event grows without end."""
+"""How many times that of the last look it must be as well: K of a bright event grows and grows."""
 
 
 @dataclass(frozen=True, slots=True)
