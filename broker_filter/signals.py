@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Callable
 from types import FrameType
@@ -17,7 +18,9 @@ def exit_on_signals() -> None:
 
     def leave() -> None:
         _log.info("stopped before the start", extra={"event": "stopped"})
-        raise SystemExit(0)
+        logging.shutdown()
+        # An exception would be lost where the signal comes amid a call of a C extension.
+        os._exit(0)
 
     stop_on_signals(leave)
 
