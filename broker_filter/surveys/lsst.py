@@ -27,6 +27,7 @@ __all__ = [
     "PIXEL_FLAGS",
     "SELECTION",
     "object_of",
+    "of_no_use",
     "read",
     "read_elasticc",
 ]
@@ -121,16 +122,9 @@ def read(record: dict[str, Any], options: SurveyOptions, survey: str = "lsst") -
         photometry of the same visit and detector too, which carries no flags. Packets of no use
         count one ``solar_system``, ``withdrawn`` or ``no_object``.
     """
-    first = record["diaSource"]
-    if first is None:
-        return useless("no_object")
-    if first["ssObjectId"] not in (0, MISSING["i8"]):
-        return useless("solar_system")
-    if np.isfinite(first["timeWithdrawnMjdTai"]):
-        return useless("withdrawn")
-    name, place = object_of(record)
-    if not name:
-        return useless("no_object")
+    if (reason := of_no_use(record)) is not None:
+        return useless(reason)
+    first, (name, place) = record["diaSource"], object_of(record)
     rejected: Counter[str] = Counter()
     found = _renamed(stacked(first, record["prvDiaSources"]))
     forced = _renamed(record["prvDiaForcedSources"])
@@ -148,6 +142,18 @@ def read(record: dict[str, Any], options: SurveyOptions, survey: str = "lsst") -
 def read_elasticc(record: dict[str, Any], options: SurveyOptions) -> Packet:
     """Make photometry of a packet of ELAsTiCC's simulation; see `read`."""
     return read(record, options, survey="elasticc")
+
+
+def of_no_use(record: dict[str, Any]) -> str | None:
+    """Why a packet of this outline has no star to watch, if that is so."""
+    first = record["diaSource"]
+    if first is None:
+        return "no_object"
+    if first["ssObjectId"] not in (0, MISSING["i8"]):
+        return "solar_system"
+    if np.isfinite(first["timeWithdrawnMjdTai"]):
+        return "withdrawn"
+    return None if object_of(record)[0] else "no_object"
 
 
 def object_of(record: dict[str, Any]) -> tuple[int, tuple[float, float]]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from broker_filter.packet import MISSING, Leaf, Many, Packet, Selection
 from broker_filter.surveys.epochs import Star, epochs_of, make_packet, useless
-from broker_filter.surveys.lsst import object_of
+from broker_filter.surveys.lsst import object_of, of_no_use
 from broker_filter.surveys.magnitudes import flux_of
 from broker_filter.surveys.options import SurveyOptions
 from broker_filter.surveys.quality import Table, cut, stacked
@@ -76,16 +76,9 @@ def read(record: dict[str, Any], options: SurveyOptions) -> Packet:
         said elsewhere), ``flags``, ``npixfit`` (no pixel was fitted), and what `make_packet`
         rejects. Packets of no use count one ``solar_system``, ``withdrawn`` or ``no_object``.
     """
-    first = record["diaSource"]
-    if first is None:
-        return useless("no_object")
-    if first["ssObjectId"] not in (0, MISSING["i8"]):
-        return useless("solar_system")
-    if np.isfinite(first["timeWithdrawnMjdTai"]):
-        return useless("withdrawn")
-    name, place = object_of(record)
-    if not name:
-        return useless("no_object")
+    if (reason := of_no_use(record)) is not None:
+        return useless(reason)
+    first, (name, place) = record["diaSource"], object_of(record)
     rejected: Counter[str] = Counter()
     table = _cut(stacked(first, record["prvDiaSources"]), rejected, options)
     scale = flux_of(_zero_points(table, options))
