@@ -7,17 +7,18 @@ import math
 from contextlib import ExitStack
 
 from broker_filter.alert import Provenance
+from broker_filter.assessment import Assessment, AssessmentOptions
 from broker_filter.avro.schema import load_folder
 from broker_filter.batcher import Batcher
 from broker_filter.config import Input, Packets, Settings
 from broker_filter.decode import Decoder
 from broker_filter.delivery import Delivery, Patience
 from broker_filter.framing import Unframer
+from broker_filter.intake import Intake
 from broker_filter.lens import magnification
 from broker_filter.looks import budget_threshold
 from broker_filter.observe import Health, Metrics, ObserveServer
 from broker_filter.photometry import Limits
-from broker_filter.pipeline import Assessment, AssessmentOptions, Intake
 from broker_filter.progress import GroupProgress
 from broker_filter.restore import UNREACHABLE_S, Restorer, Start, find_start
 from broker_filter.schedule import Schedule

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from broker_filter.errors import ModelError
 from broker_filter.network_input import split_padding
-from broker_filter.scan import SCAN_WIDTH, box_scan
+from broker_filter.scan import LensScan
 
 __all__ = ["CompactEncoder", "Encoder", "PaperEncoder", "build_encoder"]
 
@@ -35,7 +35,7 @@ class CompactEncoder(nn.Module):
     patch : int
         Epochs per patch.
     scan : bool
-        Whether the summary ends with the significances of `broker_filter.scan.box_scan`.
+        Whether the summary ends with the features of `broker_filter.scan.LensScan`.
 
     Notes
     -----
@@ -61,8 +61,9 @@ class CompactEncoder(nn.Module):
         scan: bool = False,
     ) -> None:
         super().__init__()
-        self.patch, self.scan = patch, scan
-        self.summary_width = width + SCAN_WIDTH * scan
+        self.patch = patch
+        self.scan = LensScan() if scan else None
+        self.summary_width = width + scan * (2 * self.TIME_FREQUENCIES + LensScan.WIDTH)
         features = patch * self.POINT_FEATURES + self.PATCH_FEATURES
         self.embed = nn.Sequential(nn.Linear(features, hidden), nn.GELU(), nn.Linear(hidden, width))
         self.summary = nn.Parameter(0.02 * torch.randn(width))
@@ -87,12 +88,20 @@ class CompactEncoder(nn.Module):
             features, filled = self._features(x, valid)
             tokens = self.embed(features)
             summary = self.summary + self.baseline(x, baseline_error)
+            scan = self._scan(x, valid, baseline_error)
         h = torch.cat([summary[:, None], tokens], dim=1)
         mask = nn.functional.pad(filled, (1, 0), value=True)
         for layer in self.layers:
             h = layer(h, mask)
         s: Tensor = self.norm(h[:, 0].float())
-        return torch.cat([s, box_scan(x, valid, baseline_error)], 1) if self.scan else s
+        return torch.cat([s, *scan], dim=1)
+
+    def _scan(self, x: Tensor, valid: Tensor, baseline_error: Tensor | None) -> list[Tensor]:
+        """What the matched filter found, after its time in waves, which the flow reads finely."""
+        if self.scan is None:
+            return []
+        found = self.scan(x, valid, baseline_error)
+        return [_fourier(found[:, :1], self.time_waves), found]
 
     def _features(self, x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Features of each patch, shape (B, P, f), and whether it holds any epoch, shape (B, P)."""

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker_filter.alert import (
-    AB_ZERO_POINT_NJY,
     PARAMETERS,
     Alert,
     Magnification,
@@ -23,6 +22,7 @@ from broker_filter.alert import (
     model_curves,
 )
 from broker_filter.errors import ConfigError
+from broker_filter.surveys.magnitudes import AB_ZERO_POINT
 from broker_filter.types import FloatArray
 
 __all__ = ["mass_levels", "open_figure", "plot_corner", "plot_light_curve", "require_matplotlib"]
@@ -189,14 +189,14 @@ def _magnitude_axis(axes: Axes, baseline_njy: float) -> None:
     """Put AB magnitudes at the right: a few round ones, since the flux axis stays linear."""
     low, high = axes.get_ylim()
     faint, bright = (
-        AB_ZERO_POINT_NJY - 2.5 * np.log10(max(flux, 1e-3) * baseline_njy) for flux in (low, high)
+        AB_ZERO_POINT - 2.5 * np.log10(max(flux, 1e-3) * baseline_njy) for flux in (low, high)
     )
     step = next((s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1) if (faint - bright) / s <= 6), 2)
     marks = np.arange(np.ceil(bright / step), np.floor(faint / step) + 1) * step
     twin = axes.twinx()
     twin.set_ylim(low, high)
     twin.set_yticks(
-        10 ** (-0.4 * (marks - AB_ZERO_POINT_NJY)) / baseline_njy,
+        10 ** (-0.4 * (marks - AB_ZERO_POINT)) / baseline_njy,
         [f"{mark:.{2 if step < 0.1 else 1}f}" for mark in marks],
     )
     twin.set_ylabel("AB magnitude")

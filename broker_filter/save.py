@@ -10,7 +10,8 @@ from typing import Any
 
 import fastavro
 
-from broker_filter.alert import PARAMETERS, QUANTILES, Alert, to_record
+from broker_filter.alert import PARAMETERS, QUANTILES, Alert
+from broker_filter.alert_codec import to_record
 from broker_filter.errors import ConfigError
 from broker_filter.plot import plot_corner, plot_light_curve, require_matplotlib
 from broker_filter.schema import load_schema

@@ -21,14 +21,16 @@ from collections.abc import Callable, Collection
 from contextlib import nullcontext, suppress
 from functools import partial
 
-from broker_filter.alert import Alert, to_message
+from broker_filter.alert import Alert
+from broker_filter.alert_codec import to_message
+from broker_filter.assessment import Assessment, Outputs
 from broker_filter.config import Settings
 from broker_filter.dead_letter import encode_dead_letter
 from broker_filter.delivery import Delivery, Outbox, Parcel, Patience
 from broker_filter.errors import StateError, TransientError
 from broker_filter.guard import StreamGuard
+from broker_filter.intake import Intake
 from broker_filter.observe import Health, Metrics
-from broker_filter.pipeline import Assessment, Intake, Outputs
 from broker_filter.report import Reporter, fields
 from broker_filter.restore import Restorer, Start
 from broker_filter.shard_state import ShardState, SnapshotError

@@ -19,7 +19,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol, Self
 
-from broker_filter.alert import Alert, Interval, from_message, mjd_to_datetime, to_json_dict
+from broker_filter.alert import Alert, Interval, mjd_to_datetime
+from broker_filter.alert_codec import from_message, to_json_dict
 from broker_filter.errors import ConfigError, PoisonMessage
 from broker_filter.reader import TopicReader
 from broker_filter.save import Sink, avro_sink, parquet_sink, plot_sink

@@ -48,6 +48,10 @@ TICKS_PER_DAY: Final = 1e6
 NEVER: Final = -(1 << 40)
 MAX_SOURCES: Final = 1 << 16
 CHUNK_POINTS: Final = 1 << 21
+MOST_HELD: Final = 16
+"""Points held for each epoch to be found up to which it is faster to look at all of them."""
+
+_ONE: Final = np.ones(1, np.bool_)
 
 _OWN: Final = ("book", "newest", "anchor", "place")
 """What the store itself keeps of each window."""
@@ -63,6 +67,9 @@ class _Epochs:
     flux: NDArray[np.float32]
     error: NDArray[np.float32]
 
+    def __len__(self) -> int:
+        return len(self.slot)
+
     def take(self, rows: IntArray | NDArray[np.bool_]) -> _Epochs:
         return _Epochs(
             *(self.slot[rows], self.time[rows], self.cell[rows]),
@@ -71,8 +78,16 @@ class _Epochs:
 
     def runs(self) -> tuple[IntArray, IntArray]:
         """First row of each slot, and how many it has."""
-        first = np.flatnonzero(np.diff(self.slot, prepend=-1))
-        return first, np.diff(first, append=len(self.slot))
+        bounds = np.flatnonzero(np.concatenate([_ONE, _changes(self.slot), _ONE]))
+        return bounds[:-1], bounds[1:] - bounds[:-1]
+
+    def in_order(self) -> _Epochs:
+        """The epochs of each slot together, by (time, error, flux)."""
+        slot, time = self.slot, self.time
+        later = (slot[1:] == slot[:-1]) & (time[1:] > time[:-1])
+        if (later | (slot[1:] > slot[:-1])).all():
+            return self
+        return self.take(np.lexsort((self.flux, self.error, time, slot)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,17 +266,22 @@ class WindowStore:
             return np.empty(0, np.int64)
         slot = self._slots(photometry)
         track = self._tracks.of(slot, source)
-        self._tracks.refer(track, photometry.ref_flux, photometry.ref_flux_err)
+        if np.isfinite(photometry.ref_flux).any():
+            self._tracks.refer(track, photometry.ref_flux, photometry.ref_flux_err)
         time = np.rint(photometry.mjd_tai * TICKS_PER_DAY) / TICKS_PER_DAY
         epochs = _Epochs(
             *(slot, time, self._cell(time)),
             *(photometry.flux.astype(np.float32), photometry.flux_err.astype(np.float32)),
         )
-        before, distinct = self._newest[slot], self._distinct(slot)
-        for part in _by_cell(epochs, distinct=distinct):
-            self._insert_cell(part, source)
+        distinct = self._distinct(slot)
+        if not distinct:
+            epochs = epochs.in_order()
+            slot = epochs.slot[epochs.runs()[0]]
+        before = self._newest[slot]
+        for part in self._steps(epochs, distinct=distinct):
+            self._insert_step(part, source)
         moved = slot[self._newest[slot] > before]
-        return np.sort(moved) if distinct else np.unique(moved)
+        return np.sort(moved) if distinct else moved
 
     def _distinct(self, slot: IntArray) -> bool:
         """Whether no slot occurs twice; `_turn` is room to note who came last."""
@@ -324,31 +344,39 @@ class WindowStore:
     def _cell(self, time: FloatArray) -> IntArray:
         return np.floor(time / self._step).astype(np.int64)
 
-    def _insert_cell(self, epochs: _Epochs, source: int) -> None:
-        """Insert epochs of one cell of the anchor grid per slot, so that no window moves twice."""
+    def _steps(self, epochs: _Epochs, *, distinct: bool) -> list[_Epochs]:
+        """Epochs in the order of time in which their windows must see them.
+
+        Step ``i`` holds what each slot has in the ``i``-th cell that its window has to move to.
+        Those in cells that it has been moved to already move nothing, and go together.
+        """
+        if distinct:
+            return [epochs]
+        cell = np.maximum(epochs.cell, self._anchor[epochs.slot])
+        group = np.cumsum(np.concatenate([~_ONE, _changes(epochs.slot) | _changes(cell)]))
+        first, size = epochs.runs()
+        if group[-1] == len(first) - 1:
+            return [epochs]
+        rank = group - np.repeat(group[first], size)
+        by_rank = np.argsort(rank, kind="stable")
+        return [epochs.take(rows) for rows in np.split(by_rank, np.cumsum(np.bincount(rank))[:-1])]
+
+    def _insert_step(self, epochs: _Epochs, source: int) -> None:
+        """Insert epochs that move each window once at most, and then are all ahead of it."""
         late = epochs.cell < self._anchor[epochs.slot] - 3
         if late.any():
             self._counts["late"] += int(late.sum())
             epochs = epochs.take(~late)
-        known = (np.diff(epochs.slot, prepend=-1) == 0) & (np.diff(epochs.time, prepend=0) == 0)
+        known = ~(_changes(epochs.slot) | _changes(epochs.time))
         if known.any():
             self._counts["duplicate"] += int(known.sum())
-            epochs = epochs.take(~known)
-        if len(epochs.slot):
-            self._place_cell(epochs, source)
-
-    def _place_cell(self, epochs: _Epochs, source: int) -> None:
-        first, size = epochs.runs()
-        slot = epochs.slot[first]
-        self._advance(slot, epochs.cell[first])
-        ahead = epochs.time[first] > self._newest[slot]
-        self._newest[slot] = np.maximum(self._newest[slot], epochs.time[first + size - 1])
-        if ahead.all():
+            epochs = epochs.take(np.concatenate([_ONE, ~known]))
+        ahead = epochs.time > self._newest[epochs.slot]
+        if not ahead.all():
+            self._merge(epochs.take(~ahead), source)
+            epochs = epochs.take(ahead)
+        if len(epochs):
             self._append(epochs, source)
-            return
-        ahead = np.repeat(ahead, size)
-        self._append(epochs.take(ahead), source)
-        self._merge(epochs.take(~ahead), source)
 
     def _advance(self, slot: IntArray, cell: IntArray) -> None:
         """Move windows on, cell by cell, and fold what leaves them into their tracks."""
@@ -376,28 +404,39 @@ class WindowStore:
         self._points.drop_front(slot, n)
 
     def _append(self, epochs: _Epochs, source: int) -> None:
-        """Add epochs that are newer than all that their windows hold."""
+        """Add epochs that are newer than all that their windows have seen."""
         first, size = epochs.runs()
         slot = epochs.slot[first]
+        self._advance(slot, epochs.cell[first])
+        self._newest[slot] = epochs.time[first + size - 1]
         held = self._points.count[slot].astype(np.int64)
         total = np.minimum(held + size, self.max_points)
-        taken = total - held
-        self._counts["inserted"] += int(taken.sum())
-        self._counts["window_full"] += int((size - taken).sum())
+        taken = int((total - held).sum())
+        self._counts["inserted"] += taken
+        self._counts["window_full"] += len(epochs) - taken
         self._points.lengthen(slot, total)
         owner, position = spans(held, total)
-        row = first[owner] + position - held[owner]
-        self._write(slot[owner], position, epochs, row, source)
-
-    def _write(
-        self, slot: IntArray, position: IntArray, epochs: _Epochs, row: IntArray, source: int
-    ) -> None:
-        code = np.full(len(row), source, np.uint16)
-        columns = epochs.time[row], epochs.flux[row], epochs.error[row], code
-        self._points.write(self._points.place(slot, position), columns)
+        if taken < len(epochs):
+            epochs = epochs.take(first[owner] + position - held[owner])
+        code = np.full(taken, source, np.uint16)
+        columns = epochs.time, epochs.flux, epochs.error, code
+        self._points.write(self._points.place(epochs.slot, position), columns)
 
     def _merge(self, epochs: _Epochs, source: int) -> None:
         """Put epochs at their places in the order of (time, source); settle those known."""
+        points = self._points
+        position = self._position(epochs, source)
+        inside = position < points.count[epochs.slot]
+        place = points.place(epochs.slot, np.where(inside, position, 0))
+        known = inside & (points.time[place] == epochs.time) & (points.source[place] == source)
+        if known.all():
+            self._settle(place, epochs)
+            return
+        self._settle(place[known], epochs.take(known))
+        self._splice(epochs.take(~known), position[~known], source)
+
+    def _position(self, epochs: _Epochs, source: int) -> IntArray:
+        """How many points of its window come before each epoch."""
         points, rank = self._points, self._source_rank
 
         def before(place: IntArray) -> NDArray[np.bool_]:
@@ -405,20 +444,31 @@ class WindowStore:
             same_time = (held == epochs.time) & (rank[points.source[place]] < rank[source])
             return np.asarray((held < epochs.time) | same_time)
 
-        position = points.search(epochs.slot, before)
-        inside = position < points.count[epochs.slot]
-        place = points.place(epochs.slot, np.where(inside, position, 0))
-        known = inside & (points.time[place] == epochs.time) & (points.source[place] == source)
-        self._settle(place[known], epochs.take(known))
-        self._splice(epochs.take(~known), position[~known], source)
+        first, size = epochs.runs()
+        slot = epochs.slot[first]
+        held = points.count[slot].astype(np.int64)
+        if held.sum() > MOST_HELD * len(epochs):
+            return points.search(epochs.slot, before)
+        # A history that comes again: all points are looked at, in one go.
+        owner, at = spans(np.zeros_like(held), held)
+        place = points.place(slot[owner], at)
+        window = np.repeat(np.arange(len(slot)), size)
+        key, wanted = owner + 1j * points.time[place], window + 1j * epochs.time
+        position = np.searchsorted(key, wanted)
+        found = np.minimum(position, len(key) - 1)
+        if ((key[found] == wanted) & (points.source[place[found]] != source)).any():
+            return points.search(epochs.slot, before)
+        return np.asarray(position - (np.cumsum(held) - held)[window])
 
     def _settle(self, place: IntArray, epochs: _Epochs) -> None:
         """Of two values of one epoch the smaller (error, flux) stays."""
+        self._counts["duplicate"] += len(place)
         flux, error = self._points.flux[place], self._points.error[place]
         better = (epochs.error < error) | ((epochs.error == error) & (epochs.flux < flux))
-        time, _, _, source = self._points.columns(place[better])
-        self._points.write(place[better], (time, epochs.flux[better], epochs.error[better], source))
-        self._counts["duplicate"] += len(place)
+        if better.any():
+            place, epochs = place[better], epochs.take(better)
+            time, _, _, source = self._points.columns(place)
+            self._points.write(place, (time, epochs.flux, epochs.error, source))
 
     def _splice(self, epochs: _Epochs, position: IntArray, source: int) -> None:
         """Insert new epochs before the points at ``position``: only what follows is rewritten."""
@@ -645,23 +695,9 @@ class WindowStore:
         self._points.restore(columns, self.max_points)
 
 
-def _by_cell(epochs: _Epochs, *, distinct: bool) -> list[_Epochs]:
-    """Epochs in the order of time in which their windows must see them.
-
-    Part ``i`` holds what each slot has in its ``i``-th cell of the anchor grid.
-    """
-    if distinct:
-        return [epochs]
-    order = np.lexsort((epochs.flux, epochs.error, epochs.time, epochs.slot))
-    epochs = epochs.take(order)
-    same_slot = np.diff(epochs.slot, prepend=-1) == 0
-    group = np.cumsum(~same_slot | (np.diff(epochs.cell, prepend=0) != 0))
-    first, size = epochs.runs()
-    rank = group - np.repeat(group[first], size)
-    if not rank.any():
-        return [epochs]
-    by_rank = np.argsort(rank, kind="stable")
-    return [epochs.take(rows) for rows in np.split(by_rank, np.cumsum(np.bincount(rank))[:-1])]
+def _changes(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether each value but the first differs from the one before it."""
+    return np.asarray(values[1:] != values[:-1])
 
 
 def _valid(window: Series) -> NDArray[np.bool_]:

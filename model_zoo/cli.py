@@ -17,6 +17,7 @@ from model_zoo.config import load_config
 from model_zoo.entry import file_entry, refile
 from model_zoo.evaluate.sets import FULL, QUICK
 from model_zoo.evaluate.suite import PARTS, card_figures, evaluate
+from model_zoo.polish import polish
 from model_zoo.train import Trainer
 
 __all__ = ["main"]
@@ -96,6 +97,7 @@ def _train(args: argparse.Namespace) -> int:
     if args.resume:
         trainer.resume()
     trainer.run(quiet=args.quiet)
+    polish(trainer, quiet=args.quiet)
     path = args.entry or zoo.WEIGHTS / config.model_id
     card = file_entry(trainer, path, QUICK if args.quick else FULL, quiet=args.quiet)
     print(json.dumps(card.evaluation, indent=1))

@@ -13,7 +13,7 @@ from model_zoo.simulate.curves import Simulator
 from model_zoo.simulate.pattern import PatternConfig
 from model_zoo.simulate.prior import BLENDED_GATE, PAPER_GATE, PAPER_PRIOR, ROMAN_PRIOR
 
-__all__ = ["SimulatorConfig", "TrainConfig", "TrainingConfig", "load_config"]
+__all__ = ["PolishConfig", "SimulatorConfig", "TrainConfig", "TrainingConfig", "load_config"]
 
 PRIORS = {prior.name: prior for prior in (PAPER_PRIOR, ROMAN_PRIOR)}
 GATES = {gate.name: gate for gate in (PAPER_GATE, BLENDED_GATE)}
@@ -56,15 +56,22 @@ class TrainingConfig(_Strict):
     decay_share: float = Field(0.4, ge=0, le=1, description="last share, with falling rates")
 
 
+class PolishConfig(_Strict):
+    """How the evidence head is trained at the end, with all else frozen."""
+
+    curves: int = Field(0, ge=0, description="curves, each encoded once; 0 leaves the stage out")
+    epochs: float = Field(30, gt=0, description="times that each is seen")
+    batch: int = Field(8192, ge=8, description="curves a step")
+    rate: float = Field(0.003, gt=0, description="highest learning rate")
+
+
 class TrainConfig(_Strict):
     """Everything that ``model-zoo train`` needs to know."""
 
     model_id: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*-\d+\.\d+\.\d+$")
     summary: str
     seed: int = 1
-    start_from: str | None = Field(
-        None, description="entry that the training starts from; its flow too where priors agree"
-    )
+    start_from: str | None = Field(None, description="entry that the training starts from")
     minutes: float = Field(60, ge=0)
     window_days: float = Field(20, gt=0)
     max_points: int = Field(1000, ge=16)
@@ -74,6 +81,7 @@ class TrainConfig(_Strict):
     evidence: dict[str, Any] = {}
     simulator: SimulatorConfig = SimulatorConfig()
     training: TrainingConfig = TrainingConfig()
+    polish: PolishConfig = PolishConfig()
 
     def make_simulator(self, *, stream_share: float | None = None) -> Simulator:
         """The simulator of the training curves, or of a test set with other patterns."""

@@ -17,11 +17,18 @@ from tqdm import tqdm
 from broker_filter import zoo
 from broker_filter.errors import ConfigError
 from broker_filter.network import Network
-from broker_filter.posterior import flow_loss, prior_of
+from broker_filter.posterior import flow_loss
 from model_zoo.config import TrainConfig
 from model_zoo.simulate.curves import Curves, Simulator
 
-__all__ = ["Trainer", "choose_precision", "lpop_loss", "network_config"]
+__all__ = [
+    "Trainer",
+    "choose_precision",
+    "draw_batch",
+    "lpop_loss",
+    "network_config",
+    "summaries",
+]
 
 LN_K_CLIP = 50.0
 CHECKPOINT_SECONDS = 180.0
@@ -155,14 +162,20 @@ class Trainer:
         self.generator.set_state(state["generator"].cpu())
         self.progress = _Progress(*state["progress"])
 
+    def autocast(self) -> torch.autocast:
+        """The context in which the encoder runs."""
+        return torch.autocast(self.device.type, self.precision, self.precision != torch.float32)
+
     def _step(self, done: float) -> tuple[float, float]:
         training, rate = self.config.training, self._rate(done)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["base_lr"] * rate
-        curves, event = _draw(self.simulator, training.batch, training.event_share, self.generator)
-        with torch.autocast(self.device.type, self.precision, self.precision != torch.float32):
-            s = _summaries(self.network.encoder, curves)
+        curves, event = draw_batch(
+            self.simulator, training.batch, training.event_share, self.generator
+        )
+        with self.autocast():
+            s = summaries(self.network.encoder, curves)
         ln_k, theta = self.network.evidence(s), curves.theta
         nll = flow_loss(self.network.estimator, theta[event], s[event]).mean()
         evidence = lpop_loss(ln_k, event)
@@ -213,7 +226,7 @@ def _best_time(step: Callable[[], None], repeats: int = 4) -> float:
     return min(times)
 
 
-def _draw(
+def draw_batch(
     simulator: Simulator, batch: int, event_share: float, generator: torch.Generator
 ) -> tuple[Curves, Tensor]:
     """Curves in order of their number of epochs, and which of them are events."""
@@ -226,7 +239,7 @@ def _draw(
     return both[order], event[order]
 
 
-def _summaries(encoder: nn.Module, curves: Curves) -> Tensor:
+def summaries(encoder: nn.Module, curves: Curves) -> Tensor:
     """Summaries of sorted curves; the shorter half is spared the padding of the longer."""
     half = len(curves) // 2
     longest = max(int((curves.x[half - 1, :, 2] > 0).sum()), 1)
@@ -239,16 +252,16 @@ def _summaries(encoder: nn.Module, curves: Curves) -> Tensor:
 
 
 def _start_from(network: Network, name: str) -> None:
-    """Take encoder and evidence head from an entry of the zoo; the flow where the priors agree.
+    """Take encoder, evidence head and flow from an entry of the zoo.
 
-    Weights of inputs that the entry did not have start at zero.
+    Weights of inputs that the entry did not have start at zero. The flow of another prior is off
+    at first, since it knows the parameters by their place in the box, and learns faster all the
+    same than one that knows nothing.
     """
     trained = zoo.load(zoo.verify(zoo.find(name)))
-    same_prior = prior_of(trained.estimator) == prior_of(network.estimator)
     taken = network.state_dict()
     for key, value in trained.state_dict().items():
-        of_flow = key.startswith("estimator.net.")
-        if not key.endswith(".mask") and (same_prior or not of_flow):
+        if not key.endswith(".mask"):
             try:
                 taken[key] = _widened(value, taken[key].shape)
             except (KeyError, ValueError) as error:

@@ -31,10 +31,12 @@ from broker_filter.alert import (
     build_alert,
     event_id,
     event_probability,
-    from_avro,
-    from_message,
     mjd_to_datetime,
     model_curves,
+)
+from broker_filter.alert_codec import (
+    from_avro,
+    from_message,
     to_avro,
     to_json_dict,
     to_message,

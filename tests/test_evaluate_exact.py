@@ -19,11 +19,11 @@ from model_zoo.evaluate.calibration_figures import draw_exact
 from model_zoo.evaluate.cuts import as_pattern
 from model_zoo.evaluate.exact import (
     LOW_SNR,
-    ExactEvidence,
     compare,
     low_snr_curves,
     measure_exact,
 )
+from model_zoo.evaluate.exact_evidence import ExactEvidence
 from model_zoo.evaluate.sets import QUICK
 from model_zoo.simulate.curves import Simulator, signal_of
 from model_zoo.simulate.pattern import GRID, Pattern

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from broker_filter.network import Network
-from model_zoo.evaluate.fit import fit
 from model_zoo.evaluate.sets import SEEDS, curves
 from model_zoo.evaluate.sharing import SharingSizes, labelled, measure_sharing
+from model_zoo.fit import fit
 from model_zoo.simulate.curves import Simulator
 from model_zoo.simulate.prior import PAPER_GATE, PAPER_PRIOR
 

@@ -16,15 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_filter.alert import Alert, Provenance
+from broker_filter.assessment import Assessment, AssessmentOptions, Outputs
 from broker_filter.batcher import Batcher
 from broker_filter.certify import Certificate
 from broker_filter.columns import arrays_of
 from broker_filter.decode import Decoder
 from broker_filter.errors import StateError
+from broker_filter.intake import Intake
 from broker_filter.observe import Metrics
 from broker_filter.packet import Packet
 from broker_filter.photometry import Limits
-from broker_filter.pipeline import Assessment, AssessmentOptions, Intake, Outputs, Pipeline
+from broker_filter.pipeline import Pipeline
 from broker_filter.schedule import Schedule
 from broker_filter.scorer import Scored
 from broker_filter.shard_state import ShardState, SnapshotError, read_state, write_state
@@ -258,7 +260,9 @@ def cut_up(
     pipeline: Pipeline, stream: Sequence[Message], cuts: Sequence[int] = ()
 ) -> tuple[list[Alert], list[DeadLetter], list[int], ShardState]:
     """Alerts, dead letters, offsets and the last state of a pipeline that takes a stream."""
-    alerts, dead, offsets = [], [], []
+    alerts: list[Alert] = []
+    dead: list[DeadLetter] = []
+    offsets: list[int] = []
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     for first, last in itertools.pairwise(edges):
         outputs = pipeline.step(stream[first:last], 0.0, flush=last % 2 == 0)

@@ -14,7 +14,8 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from broker_filter.alert import Alert, from_avro, mjd_to_datetime
+from broker_filter.alert import Alert, mjd_to_datetime
+from broker_filter.alert_codec import from_avro
 from broker_filter.errors import ConfigError
 from broker_filter.plot import mass_levels, plot_corner, plot_light_curve
 from broker_filter.schema import schema_folder
@@ -113,7 +114,7 @@ def test_drawing_touches_neither_pyplot_nor_the_users_style(tmp_path: Path) -> N
     program = (
         "import sys, matplotlib\n"
         "from pathlib import Path\n"
-        "from broker_filter.alert import from_avro\n"
+        "from broker_filter.alert_codec import from_avro\n"
         "from broker_filter.plot import plot_corner\n"
         "style = lambda: [matplotlib.rcParams[k] for k in ('font.size', 'axes.linewidth')]\n"
         "before = style()\n"

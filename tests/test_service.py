@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 
-from broker_filter.alert import Alert, from_avro
+from broker_filter.alert import Alert
+from broker_filter.alert_codec import from_avro
+from broker_filter.assessment import Outputs
 from broker_filter.batcher import Batcher, Work
 from broker_filter.config import Settings
 from broker_filter.decode import Decoder
 from broker_filter.delivery import AtLeastOnce, Delivery, MemoryTransactions
 from broker_filter.errors import BrokerFilterError, ModelError, StateError, TransientError
+from broker_filter.intake import Intake
 from broker_filter.memory import MemorySource
 from broker_filter.observe import Health, Metrics
 from broker_filter.photometry import Limits
-from broker_filter.pipeline import Intake, Outputs
 from broker_filter.progress import MemoryProgress
 from broker_filter.restore import Restorer, find_start
 from broker_filter.schedule import Schedule

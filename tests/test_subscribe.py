@@ -22,7 +22,8 @@ import pandas as pd
 import pytest
 from confluent_kafka import Producer
 
-from broker_filter.alert import Alert, from_avro, from_message, to_avro, to_message
+from broker_filter.alert import Alert
+from broker_filter.alert_codec import from_avro, from_message, to_avro, to_message
 from broker_filter.embedded import EmbeddedBroker
 from broker_filter.errors import ConfigError, TransientError
 from broker_filter.reader import TopicReader

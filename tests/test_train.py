@@ -15,11 +15,12 @@ from broker_filter import zoo
 from broker_filter.errors import ConfigError
 from broker_filter.evidence import lpop
 from broker_filter.network import Network
-from broker_filter.posterior import flow_loss
+from broker_filter.posterior import flow_loss, prior_of
 from model_zoo import cli
 from model_zoo.config import TrainConfig, load_config
 from model_zoo.evaluate import suite
 from model_zoo.evaluate.sets import Sizes
+from model_zoo.polish import encoded, polish
 from model_zoo.train import LN_K_CLIP, Trainer, choose_precision, lpop_loss, network_config
 
 CONFIGS = sorted((Path(zoo.__file__).parents[1] / "model_zoo" / "configs").glob("*.yaml"))
@@ -127,6 +128,25 @@ def test_time_spent_before_a_resume_counts(tmp_path: Path) -> None:
     longer.resume()
     longer.run(quiet=True)
     assert longer.progress.step > trainer.progress.step
+
+
+def test_polishing_moves_the_head_alone_and_to_a_lower_loss(tmp_path: Path) -> None:
+    sizes = {"curves": 600, "epochs": 40, "batch": 200, "rate": 0.01}
+    trainer = make_trainer(tmp_path, polish=sizes)
+    before = [p.detach().clone() for p in trainer.network.estimator.parameters()]
+    s, event = encoded(make_trainer(tmp_path, seed=3), 600, quiet=True)
+    assert int(event.sum()) == pytest.approx(300, abs=20)
+    untrained = lpop_loss(trainer.network.evidence(s), event).item()
+    assert polish(trainer, quiet=True)
+    assert lpop_loss(trainer.network.evidence(s), event).item() < untrained - 0.1
+    assert same(before, list(trainer.network.estimator.parameters()))
+
+
+def test_without_curves_nothing_is_polished(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    before = weights(trainer)
+    assert polish(trainer, quiet=True) is None
+    assert same(weights(trainer), before)
 
 
 def test_an_interrupted_save_leaves_the_former_checkpoint(
@@ -292,13 +312,19 @@ def test_a_start_from_an_entry_says_what_it_says_though_inputs_were_added(
     torch.testing.assert_close(loss, old_loss)
 
 
-def test_under_another_prior_the_flow_starts_anew(ancestor: Network, tmp_path: Path) -> None:
-    changes = {"start_from": "fspl-ancestor-0.0.1", "seed": 5}
+def test_under_another_prior_the_flow_starts_from_the_same_weights(
+    ancestor: Network, tmp_path: Path
+) -> None:
     roman = {**TINY["simulator"], "prior": "roman-1", "gate": None}
-    network = make_trainer(tmp_path, simulator=roman, **changes).network
-    assert torch.equal(network.evidence.mlp[0].weight, ancestor.evidence.mlp[0].weight)
+    network = make_trainer(
+        tmp_path, simulator=roman, start_from="fspl-ancestor-0.0.1", seed=5
+    ).network
     flow, old_flow = (dict(n.estimator.net.named_parameters()) for n in (network, ancestor))
-    assert not any(torch.equal(flow[name], old_flow[name]) for name in flow)
+    assert all(torch.equal(flow[name], old_flow[name]) for name in flow)
+    assert prior_of(network.estimator) != prior_of(ancestor.estimator)
+    theta = network.estimator.prior.sample(50, torch.Generator().manual_seed(2))
+    s = torch.zeros(50, network.encoder.summary_width)
+    assert torch.isfinite(flow_loss(network.estimator, theta, s)).all()
 
 
 @pytest.mark.usefixtures("ancestor")

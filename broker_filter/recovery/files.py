@@ -10,7 +10,7 @@ from typing import Any
 
 import fastavro
 
-from broker_filter.alert import from_message, to_json_dict
+from broker_filter.alert_codec import from_message, to_json_dict
 from broker_filter.archive.topic_range import SCHEME, parse_range, partitions_of
 from broker_filter.errors import ConfigError
 from broker_filter.types import Message

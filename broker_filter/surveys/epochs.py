@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -90,7 +91,10 @@ class Epochs:
 
     def take(self, rows: NDArray[Any]) -> Epochs:
         """Some of the rows."""
-        return Epochs(*(getattr(self, field.name)[rows] for field in fields(self)))
+        return Epochs(*[column[rows] for column in _columns_of(self)])
+
+
+_columns_of: Final = attrgetter(*(field.name for field in fields(Epochs)))
 
 
 def epochs_of(
@@ -108,7 +112,9 @@ def epochs_of(
 ) -> Epochs:
     """Epochs of which some columns hold one value throughout; see `Epochs`."""
     columns = (mjd_tai, flux, flux_err, band, total, forced, source, visit, ref_flux, ref_flux_err)
-    return Epochs(*(np.broadcast_to(column, mjd_tai.shape) for column in columns))
+    n = len(mjd_tai)
+    whole: list[Any] = [c if isinstance(c, np.ndarray) else np.full(n, c) for c in columns]
+    return Epochs(*whole)
 
 
 def useless(reason: str) -> Packet:
@@ -157,8 +163,7 @@ def make_packet(
 
 
 def _joined(parts: Sequence[Epochs]) -> Epochs:
-    columns = ([getattr(part, field.name) for part in parts] for field in fields(Epochs))
-    return Epochs(*map(np.concatenate, columns))
+    return Epochs(*map(np.concatenate, zip(*map(_columns_of, parts), strict=True)))
 
 
 def _usable(epochs: Epochs, rejected: Counter[str]) -> Epochs:
@@ -167,13 +172,15 @@ def _usable(epochs: Epochs, rejected: Counter[str]) -> Epochs:
     columns = epochs.mjd_tai, epochs.flux, epochs.flux_err, np.zeros(len(row), np.uint32)
     references = epochs.ref_flux, epochs.ref_flux_err
     accepted = accept(Photometry("", "", "", row, *columns, *references), Limits())
+    if not accepted.rejected:
+        return epochs
     rejected.update(accepted.rejected)
     return epochs.take(np.array(accepted.photometry.star, np.int64))
 
 
 def _once_each(epochs: Epochs) -> Epochs:
     """One epoch of each visit and band, in order of time."""
-    _, band = np.unique(epochs.band, return_inverse=True)
+    band = _codes(epochs.band)
     named = np.flatnonzero(epochs.visit >= 0)
     best = named[_best(epochs.take(named), band[named], epochs.visit[named])]
     rows = np.concatenate([best, np.flatnonzero(epochs.visit < 0)])
@@ -193,11 +200,16 @@ def _best(epochs: Epochs, band: IntArray, group: IntArray) -> IntArray:
     return np.asarray(order[new])
 
 
+def _codes(values: NDArray[Any]) -> IntArray:
+    """Number of each value in the order of all that occur; they are few, unlike the epochs."""
+    listed = values.tolist()
+    code = {value: i for i, value in enumerate(sorted(set(listed)))}
+    return np.fromiter(map(code.__getitem__, listed), np.int64, len(listed))
+
+
 def _parted(epochs: Epochs) -> list[Epochs]:
     """Parts of one band, source and kind."""
-    _, band = np.unique(epochs.band, return_inverse=True)
-    _, source = np.unique(epochs.source, return_inverse=True)
-    key = (band * len(epochs) + source) * 2 + epochs.total
+    key = (_codes(epochs.band) * len(epochs) + _codes(epochs.source)) * 2 + epochs.total
     return [epochs.take(np.flatnonzero(key == value)) for value in np.unique(key)]
 
 

@@ -32,8 +32,10 @@ def cut(table: Table, cuts: Cuts, rejected: Counter[str], ignored: Collection[st
     """
     good = np.ones(len(next(iter(table.values()))), np.bool_)
     for reason, bad in cuts.items():
+        if reason in ignored or not bad.any():
+            continue
         found = good & bad
-        if reason not in ignored and found.any():
+        if found.any():
             rejected[reason] += int(found.sum())
             good &= ~found
     return table if good.all() else {name: column[good] for name, column in table.items()}
@@ -47,4 +49,4 @@ def stacked(first: Mapping[str, Any], rest: Mapping[str, NDArray[Any]]) -> Table
 def filled(column: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
     """One column with the gaps (NaN or empty) filled from another."""
     gap = np.isnan(column) if column.dtype.kind == "f" else column == ""
-    return np.where(gap, other, column)
+    return np.where(gap, other, column) if gap.any() else column

@@ -23,6 +23,7 @@ from broker_filter.looks import budget_threshold
 from broker_filter.network import Network
 from broker_filter.network_input import PADDING
 from broker_filter.prior import BoxPrior
+from model_zoo.evaluate.posteriors import posterior_figures
 from model_zoo.evaluate.sets import SEEDS, Sizes, batches, curves, progress, score_curves
 from model_zoo.evaluate.streams import look_at, stream_looks
 from model_zoo.simulate.curves import Curves, Simulator
@@ -32,7 +33,6 @@ __all__ = ["budget_table", "measure_certified"]
 
 Floats = NDArray[np.float64]
 
-MOST_EVENTS = 1_000
 MOST_SUSPECTS = 300
 NOISE_SHARE, STREAM_SHARE = 5, 20  # of the sizes of the suite one in so many
 NOISE_TRIGGER, EVENT_TRIGGER = 0.0, 1.0
@@ -57,14 +57,15 @@ def measure_certified(
         The entry's config.json, for its prior and window.
     simulator : Simulator
     sizes : Sizes
-        The first ``posterior_events`` of the events, at most 1,000; a fifth of ``tail`` noise
-        windows; a twentieth of ``streams``.
+        The first ``posterior_events`` of the events; a fifth of ``tail`` noise windows; a
+        twentieth of ``streams``.
 
     Returns
     -------
     dict
         ``tpr_certified_6_6`` and ``n_events``; ``budgets``, the table of `budget_table`;
-        ``error_dex`` and ``effective_samples``, quartiles over events; ``noise`` and ``streams``,
+        ``error_dex`` and ``effective_samples``, quartiles over events; ``refined``, the figures of
+        `posterior_figures` for the weighted samples behind K; ``noise`` and ``streams``,
         how many windows were drawn and certified, the highest certified log10 K, and the mean of K
         with windows under the trigger as zero; ``wide_prior`` says that the gate is not part of
         the certified prior.
@@ -74,7 +75,7 @@ def measure_certified(
         BoxPrior.from_config(entry_config["prior"]),
         float(entry_config["window"]["days"]),
     )
-    n = min(sizes.posterior_events, MOST_EVENTS)
+    n = sizes.posterior_events
     events = curves(simulator.events, n, SEEDS["events"], "events", quiet=quiet)
     scored = score_curves(network, events, "network", quiet=quiet)
     found = [
@@ -88,6 +89,11 @@ def measure_certified(
         "budgets": budget_table(scored.log10_k, log10_k, simulator.pattern.days),
         "error_dex": _quartiles([c.log10_k_error for c in found]),
         "effective_samples": _quartiles([c.effective_sample_size for c in found]),
+        "refined": posterior_figures(
+            np.stack([c.theta.numpy() for c in found]),
+            scored.theta,
+            np.stack([c.weight.numpy() for c in found]),
+        ),
         "noise": _noise(network, certifier, simulator, sizes.tail // NOISE_SHARE, quiet),
         "streams": _streams(network, certifier, simulator, sizes.streams // STREAM_SHARE, quiet),
         "wide_prior": simulator.gate is not None,

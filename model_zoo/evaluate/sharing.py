@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from broker_filter.encoder import build_encoder
 from broker_filter.evidence import LN_10, EvidenceHead
 from broker_filter.network import Network
-from model_zoo.evaluate.fit import fit
 from model_zoo.evaluate.sets import SEEDS, batches, progress
+from model_zoo.fit import fit
 from model_zoo.simulate.curves import Simulator
 from model_zoo.train import choose_precision, lpop_loss
 

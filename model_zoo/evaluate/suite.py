@@ -45,6 +45,7 @@ __all__ = [
 ]
 
 PAPER_LIKE = "paper-1"
+ACCURACY = ("bias", "rmse", "coverage68", "coverage95", "tarp_max_deviation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,12 +250,13 @@ def card_figures(results: Mapping[str, Any]) -> dict[str, Any]:
         figures |= {key: part[key] for key in ("recalibration",) if key in part}
     if "posteriors" in results:
         part = results["posteriors"]
-        names = ("n_posterior", "bias", "rmse", "median_abs_error", "r", "coverage68", "coverage95")
-        figures |= {name: part[name] for name in (*names, "tarp_max_deviation")}
+        names = ("n_posterior", *ACCURACY, "median_abs_error", "r")
+        figures |= {name: part[name] for name in names}
     if "certified" in results:
         figures |= {
             "tpr_certified_6_6": results["certified"]["tpr_certified_6_6"],
             "n_certified": results["certified"]["n_events"],
+            "refined": {name: results["certified"]["refined"][name] for name in ACCURACY},
         }
     if "speed" in results:
         figures["npe_10k_ms"] = round(results["speed"]["npe"]["event_ms"])

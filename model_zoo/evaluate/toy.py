@@ -24,8 +24,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from broker_filter.encoder import CompactEncoder
 from broker_filter.evidence import EvidenceHead
-from model_zoo.evaluate.fit import fit
 from model_zoo.evaluate.sets import progress
+from model_zoo.fit import fit
 from model_zoo.train import lpop_loss
 
 __all__ = [

@@ -15,16 +15,16 @@ from collections import Counter
 from pathlib import Path
 
 from broker_filter import replay_command, replay_options
-from broker_filter.alert import to_json_dict
+from broker_filter.alert_codec import to_json_dict
 from broker_filter.assembly import open_entry
-from broker_filter.config import Batch, Kafka, Metrics, Model, Schedule, Settings
-from broker_filter.observe import Metrics as MetricValues
+from broker_filter.observe import Metrics
 from broker_filter.recovery.command import format_report
 from broker_filter.recovery.efficiency import report
 from broker_filter.recovery.files import read_alerts, read_truth
 from broker_filter.recovery.plot import plot_recovery
 from broker_filter.rehearsal import rehearse
 from broker_filter.sink import Sink
+from tests.integration.harness import light_curve_settings
 
 TEST_DATA = Path(__file__).parents[3] / "shared" / "data"
 SOURCES = (
@@ -44,23 +44,6 @@ window_days: {days}
 """
 
 
-def settings(address: str) -> Settings:
-    """A service that evaluates every quarter of a day of event time."""
-    return Settings(
-        kafka=Kafka(
-            bootstrap_servers=address,
-            input_topics=("photometry",),
-            auto_offset_reset="earliest",
-            commit_interval_s=0.2,
-            session_timeout_ms=6000,
-        ),
-        model=Model(),
-        schedule=Schedule(every_days=0.25),
-        batch=Batch(flush_windows=512, max_wait_s=0.5),
-        metrics=Metrics(enabled=False),
-    )
-
-
 def main() -> None:
     """Inject, filter, compare."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -72,7 +55,7 @@ def main() -> None:
     if missing := [str(path) for path in sources if not path.exists()]:
         sys.exit(f"no real light curves at {', '.join(missing)}: give --data")
     args.out.mkdir(parents=True, exist_ok=True)
-    entry = open_entry(settings("127.0.0.1:0"))
+    entry = open_entry(light_curve_settings("127.0.0.1:0"))
     inject = args.out / "inject.yaml"
     inject.write_text(CONFIG.format(share=args.share, days=entry.window_days))
 
@@ -82,7 +65,7 @@ def main() -> None:
         options = ["--topic", "photometry", "--baseline", "median", "--inject", str(inject)]
         replay_command.run(replay.parse_args([*map(str, sources), *options]), sink)
 
-    alerts = rehearse(settings, entry, publish, MetricValues(), partitions=1)
+    alerts = rehearse(light_curve_settings, entry, publish, Metrics(), partitions=1)
     told = args.out / "alerts.jsonl"
     told.write_text("".join(json.dumps(to_json_dict(alert)) + "\n" for alert in alerts))
     truth = read_truth(args.out / "inject.truth.jsonl")

@@ -16,9 +16,9 @@ import numpy as np
 
 from broker_filter.batcher import Batcher
 from broker_filter.decode import Decoder
+from broker_filter.intake import Intake
 from broker_filter.observe import Metrics
 from broker_filter.photometry import Limits
-from broker_filter.pipeline import Intake
 from broker_filter.schedule import Schedule
 from broker_filter.snapshot import SnapshotStore
 from broker_filter.surveys.native import encode_block

@@ -19,6 +19,7 @@ import re
 import shutil
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
@@ -92,7 +93,8 @@ def disturb(row: Row, lab: Lab) -> None:
     except Exception as error:  # noqa: BLE001  whatever it was, the other faults are to be run
         row.failed += 1
         row.note = f"{type(error).__name__}: see {lab.folder}"
-        (lab.folder / "failure").write_text(f"{type(error).__name__}: {error}")
+        # Where it failed, too: most waits end with the same words, the logs.
+        (lab.folder / "failure").write_text("".join(traceback.format_exception(error)))
     else:
         row.lost += len(verdict.lost)
         row.doubled += len(verdict.doubled)

@@ -27,9 +27,11 @@ import confluent_kafka as ck
 import yaml
 
 from broker_filter import demo
-from broker_filter.alert import Alert, from_avro
+from broker_filter.alert import Alert
+from broker_filter.alert_codec import from_avro
 from broker_filter.assembly import make_assessment, make_intake, open_entry
-from broker_filter.config import Kafka, Settings
+from broker_filter.config import Batch, Kafka, Model, Schedule, Settings
+from broker_filter.config import Metrics as MetricSettings
 from broker_filter.errors import TransientError
 from broker_filter.observe import Metrics
 from broker_filter.pipeline import Pipeline
@@ -45,6 +47,7 @@ __all__ = [
     "Trial",
     "Verdict",
     "expected_alerts",
+    "light_curve_settings",
     "make_archive",
     "settings_of",
     "trial",
@@ -60,6 +63,23 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONFAULTHANDL
 # The archive ends before this; a night's work for the filter, seconds for a test.
 DAYS = 8.0
 FEED_S = 0.1
+
+
+def light_curve_settings(address: str) -> Settings:
+    """A service on an embedded broker that evaluates every quarter of a day of event time."""
+    return Settings(
+        kafka=Kafka(
+            bootstrap_servers=address,
+            input_topics=("photometry",),
+            auto_offset_reset="earliest",
+            commit_interval_s=0.2,
+            session_timeout_ms=6000,
+        ),
+        model=Model(),
+        schedule=Schedule(every_days=0.25),
+        batch=Batch(flush_windows=512, max_wait_s=0.5),
+        metrics=MetricSettings(enabled=False),
+    )
 
 
 @dataclass(frozen=True, slots=True)

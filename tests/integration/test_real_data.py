@@ -12,33 +12,17 @@ import pytest
 
 from broker_filter.alert import Alert
 from broker_filter.assembly import open_entry
-from broker_filter.config import Batch, Kafka, Metrics, Model, Schedule, Settings
-from broker_filter.observe import Metrics as MetricValues
+from broker_filter.observe import Metrics
 from broker_filter.rehearsal import rehearse
 from broker_filter.replay import replay
 from broker_filter.sink import Sink
 from broker_filter.surveys.lightcurve import LightCurve, read_lightcurve
+from tests.integration.harness import light_curve_settings
 
 pytestmark = [pytest.mark.shared_data, pytest.mark.slow]
 
 MJD_OF_HJD_PRIME = 49_999.5  # HJD' = HJD - 2450000, so MJD = HJD' + 49999.5
 T0_KMT = 8708.6 + MJD_OF_HJD_PRIME
-
-
-def settings(address: str) -> Settings:
-    return Settings(
-        kafka=Kafka(
-            bootstrap_servers=address,
-            input_topics=("photometry",),
-            auto_offset_reset="earliest",
-            commit_interval_s=0.2,
-            session_timeout_ms=6000,
-        ),
-        model=Model(),
-        schedule=Schedule(every_days=0.25),
-        batch=Batch(flush_windows=512, max_wait_s=0.5),
-        metrics=Metrics(enabled=False),
-    )
 
 
 def alerts_of(curves: list[LightCurve], start: float, stop: float) -> list[Alert]:
@@ -48,8 +32,8 @@ def alerts_of(curves: list[LightCurve], start: float, stop: float) -> list[Alert
     def publish(sink: Sink) -> None:
         replay(parts, sink, "photometry", start=start, stop=stop)
 
-    entry = open_entry(settings("127.0.0.1:0"))
-    return rehearse(settings, entry, publish, MetricValues(), partitions=1)
+    entry = open_entry(light_curve_settings("127.0.0.1:0"))
+    return rehearse(light_curve_settings, entry, publish, Metrics(), partitions=1)
 
 
 @pytest.fixture(scope="module")

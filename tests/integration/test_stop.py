@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 import yaml
 
-from broker_filter.alert import Alert, from_avro
+from broker_filter.alert import Alert
+from broker_filter.alert_codec import from_avro
 from broker_filter.config import Kafka
 from broker_filter.embedded import EmbeddedBroker
 from broker_filter.progress import GroupProgress

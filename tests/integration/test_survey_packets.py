@@ -22,7 +22,8 @@ import numpy as np
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from broker_filter.alert import Alert, from_avro
+from broker_filter.alert import Alert
+from broker_filter.alert_codec import from_avro
 from broker_filter.archive.files import is_packets
 from broker_filter.archive.lightcurves import LightCurves, load
 from broker_filter.archive.parquet import rows

@@ -171,6 +171,20 @@ def test_sending_again_changes_nothing(epochs: list[Epoch], rng: random.Random) 
     assert contents(one_by_one(again)) == contents(one_by_one(epochs))
 
 
+@given(epochs_over(19), st.integers(0, 90))
+@settings(max_examples=40, deadline=None)
+def test_a_history_that_comes_again_adds_what_is_new_alone(epochs: list[Epoch], cut: int) -> None:
+    epochs = in_order(epochs)
+    store = one_by_one(epochs[:cut])
+    first = store.take_counts().get("inserted", 0)
+    for source in sorted({e.source for e in epochs}):
+        store.insert(message([e for e in epochs if e.source == source]))
+    counts, whole = store.take_counts(), one_by_one(epochs)
+    assert contents(store) == contents(whole)
+    assert first + counts.get("inserted", 0) == whole.take_counts()["inserted"]
+    assert counts.get("inserted", 0) + counts.get("duplicate", 0) == len(epochs)
+
+
 @given(epochs_over(60), st.integers(1, 40), st.integers(1, 40))
 @settings(max_examples=40, deadline=None)
 def test_where_polls_cut_the_stream_changes_nothing(

@@ -1,4 +1,4 @@
-"""Training of the suite's small networks: shuffled or fresh batches, one falling learning rate."""
+"""Training of small networks: shuffled or fresh batches, one falling learning rate."""
 
 from __future__ import annotations
 
