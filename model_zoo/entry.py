@@ -38,7 +38,10 @@ LIMITS = (
         "their scaling can mend, correlated noise and variable stars raise K."
     ),
     "Single lens, uniform source, no parallax.",
-    "The network's K is shy: far from zero the exact one is larger. Certified K is not.",
+    (
+        "The network's log10 K is off by 1 to 2 where it is near zero, and by several far from it; "
+        "certified K is not."
+    ),
 )
 GATED = (
     "The gate lets no event with tE > 6.67 d pass; longer ones are found by their slope, but "

@@ -1,8 +1,8 @@
 """Last stage of a training: the evidence head alone, on summaries that are computed once.
 
-While encoder and flow still move, the head follows a moving target with small steps, and is shy
-where events are rare. With both frozen a curve is encoded once and seen many times, in batches so
-large that the few that decide, events that look like noise, are in all of them.
+While encoder and flow still move, the head follows a moving target with small steps, and is too
+careful where events are rare. With both frozen a curve is encoded once and seen many times, in
+batches so large that the few that decide, events that look like noise, are in all of them.
 """
 
 from __future__ import annotations
