@@ -17,7 +17,7 @@ from model_zoo import cli
 from model_zoo.entry import refile
 from model_zoo.evaluate import suite
 from model_zoo.evaluate.sets import Sizes
-from model_zoo.evaluate.suite import PARTS, card_figures, evaluate
+from model_zoo.evaluate.suite import ACCURACY, PARTS, card_figures, evaluate
 
 SMALL = Sizes(60, 60, 250, 2, 10, 20, 30)
 
@@ -156,6 +156,8 @@ def test_the_command_prints_budgets_and_their_efficiencies(
     row = {"stars": 2e8, "false_alarms_per_night": 10.0, "threshold": 6.602}
     row |= {"efficiency_network": 0.998, "efficiency_certified": 0.9971}
     part = {"tpr_certified_6_6": 0.9981, "n_events": 100, "budgets": [row]}
+    part["refined"] = {name: {"t0": 0.5} for name in ("rmse_of_means", "r", "median_abs_error")}
+    part["refined"] |= {name: {"t0": 0.5} for name in ACCURACY}
     monkeypatch.setitem(PARTS, "certified", lambda _: dict(part))
     arguments = ["--parts", "certified", "--quick", "--quiet", "--out", str(tmp_path)]
     assert cli.main(["evaluate", str(entry.path), *arguments]) == 0

@@ -49,7 +49,9 @@ def test_a_free_floating_planet_candidate_gives_an_alert(kmt: list[LightCurve]) 
     assert len({part.source for curve in kmt for part in curve.parts}) == 6
     of_event = [a for a in alerts if a.last_epoch_mjd_tai > T0_KMT - 1]
     assert of_event, [(a.state, a.log10_k, a.last_epoch_mjd_tai) for a in alerts]
-    whole = [alert for alert in of_event if alert.state == "update"][-1]  # all of it seen
+    loudest = max(of_event, key=lambda alert: alert.log10_k)
+    updates = [a for a in of_event if a.event_id == loudest.event_id and a.state == "update"]
+    whole = updates[-1]  # all of it seen
     assert whole.star_id == "KMT-2019-BLG-2073"
     assert whole.t0_mjd_tai == pytest.approx(T0_KMT, abs=0.1)
 
