@@ -24,21 +24,15 @@ def polish(trainer: Trainer, *, quiet: bool = False) -> Fitted | None:
         return None
     s, event = encoded(trainer, sizes.curves, quiet=quiet)
     head, batch = trainer.network.evidence, min(sizes.batch, len(s))
-    # Each class keeps its share in a batch: their means are weighed alike.
-    rows = [torch.nonzero(mask).flatten() for mask in (event, ~event)]
+    # Half of a batch is events, as of all curves.
+    classes = [torch.nonzero(mask).flatten() for mask in (event, ~event)]
     generator = torch.Generator().manual_seed(trainer.config.seed)
 
+    def some(rows: Tensor) -> Tensor:
+        return rows[torch.randint(len(rows), (batch // 2,), generator=generator)]
+
     def loss() -> Tensor:
-        chosen = torch.cat(
-            [
-                part[
-                    torch.randint(
-                        len(part), (batch * len(part) // len(s) + 1,), generator=generator
-                    )
-                ]
-                for part in rows
-            ]
-        )
+        chosen = torch.cat([some(rows) for rows in classes])
         return lpop_loss(head(s[chosen]), event[chosen])
 
     steps = round(sizes.epochs * len(s) / batch)

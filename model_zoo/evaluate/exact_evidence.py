@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from broker_filter.evidence import LN_10
@@ -30,9 +29,6 @@ from model_zoo.simulate.curves import Simulator
 from model_zoo.simulate.pattern import GRID
 
 __all__ = ["Evidence", "ExactEvidence"]
-
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class Lab:
     def end(self, run: Trial, stream: Stream, *filters: Filter) -> Verdict:
         """Stream the rest, wait until all of it is committed, stop in order and compare."""
         stream.to(1)
-        run.until(lambda: run.committed() == run.archive.ends, PATIENCE_S)
+        run.until_done(PATIENCE_S)
         for filter_ in filters:
             assert filter_.stop() == 0, run.logs()
         return run.verdict(self.expected)

@@ -334,9 +334,9 @@ class Trial:
                 raise AssertionError(self.logs())
             time.sleep(0.05)
 
-    def until_done(self) -> None:
+    def until_done(self, patience_s: float = PATIENCE_S) -> None:
         """Wait until the group has committed the whole archive."""
-        self.until(lambda: self.committed() == self.archive.ends)
+        self.until(lambda: self.committed() == self.archive.ends, patience_s)
 
     def logs(self) -> str:
         """Return the logs of all filters, each cut to its end."""
