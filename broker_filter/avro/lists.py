@@ -16,9 +16,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from broker_filter.avro.run import Run, Take
+from broker_filter.avro.run import Rows, Run, Take
 from broker_filter.avro.skip import block_head
-from broker_filter.avro.values import Value
+from broker_filter.avro.values import NULL, Value
 from broker_filter.packet import (
     MAX_ITEMS,
     MISSING,
@@ -39,8 +39,6 @@ Known: TypeAlias = Callable[[Mapping[str, Any]], Oldest]
 Reader: TypeAlias = Callable[[bytes, int, Oldest], tuple[Any, int]]
 """From where a value begins to what is selected of it, and where it ends."""
 
-Rows: TypeAlias = list[Sequence[bytes]]
-
 _ANY_TIME: Final = float("-inf")
 
 
@@ -57,7 +55,7 @@ def read_rows(whole: Run, glance: Run | None, many: Many, *, takes_bytes: bool) 
     takes_bytes : bool
         Whether an item takes a byte at least.
     """
-    take, table = whole.compiled(), _Table(whole, many)
+    take, take_many, table = whole.compiled(), whole.repeated(), _Table(whole, many)
     past = None if glance is None or glance.pattern is None else _Past.of(glance, whole, many)
 
     def read(value: bytes, at: int, oldest: Oldest) -> tuple[dict[str, NDArray[Any]], int]:
@@ -70,10 +68,8 @@ def read_rows(whole: Run, glance: Run | None, many: Many, *, takes_bytes: bool) 
             items = _more(items, count, len(value) - at if takes_bytes else count)
             if past is not None and oldest:
                 at = past.take_newer(value, at, count, oldest, take, rows)
-                continue
-            for _ in range(count):
-                raws, at = take(value, at)
-                rows.append(raws)
+            else:
+                at = take_many(value, at, count, rows)
 
     return read
 
@@ -123,12 +119,12 @@ class _Past:
             match = None if newer else fits(value, at)
             if match is not None:
                 when, where = match.group(time, band)
-                if when and read_time(when) < limits[where]:
+                if when is not None and read_time(when) < limits[where]:
                     at = match.end()
                     continue
             raws, at = take(value, at)
             when, where = self.of_row(raws)
-            newer = not (when and read_time(when) < limits[where])
+            newer = when == NULL or not read_time(when) < limits[where]
             if newer:
                 rows.append(raws)
         return at
@@ -142,7 +138,7 @@ class _Limits(dict[bytes | None, float]):
         self._oldest, self._read_band = oldest, read_band
 
     def __missing__(self, band: bytes | None) -> float:
-        limit = self[band] = self._oldest.get(self._read_band(band or b""), _ANY_TIME)
+        limit = self[band] = self._oldest.get(self._read_band(NULL if band is None else band), _ANY_TIME)
         return limit
 
 
@@ -200,7 +196,6 @@ class _Table:
             for value, of in places.items()
         ]
 
-    @np.errstate(invalid="ignore")  # a signalling NaN is a NaN like any other
     def columns(self, rows: Rows) -> dict[str, NDArray[Any]]:
         """The columns, shape (len(rows),) each."""
         n = len(rows)

@@ -14,10 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from broker_filter.avro.lists import Known, Oldest, Reader, read_records, read_rows
 from broker_filter.avro.run import Fields, Run
 from broker_filter.avro.schema import AvroType, WriterSchema
 from broker_filter.avro.skip import read_branch
+from broker_filter.avro.values import NULL
 from broker_filter.errors import PoisonMessage, SchemaError
 from broker_filter.packet import MISSING, Leaf, Many, Selection, absent, select
 
@@ -82,7 +85,8 @@ class RecordReader:
             As `read`, except for ``trailing_bytes``.
         """
         try:
-            return self._read(value, at, known)
+            with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
+                return self._read(value, at, known)
         except IndexError:
             raise PoisonMessage(
                 "truncated", f"{self._name} record ends before its last field ({len(value)} bytes)"
@@ -175,7 +179,7 @@ def _leaves(run: Run) -> Step:
     def step(value: bytes, at: int, record: Record, _: Known | None) -> int:
         raws, at = take(value, at)
         for (name, one, missing), raw in zip(wanted, raws, strict=True):
-            record[name] = one(raw) if raw else missing
+            record[name] = missing if raw == NULL else one(raw)
         return at
 
     return step

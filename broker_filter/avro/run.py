@@ -1,7 +1,7 @@
 """Runs: neighbouring fields of a record that are taken in one step.
 
 Taking a run gives the bytes of each field that is wanted, without the number of the branch where
-the field may be null (no bytes stand for null). That happens in one match of a regular expression
+the field may be null (`NULL` stands for null). That happens in one match of a regular expression
 if it can, and field by field if not.
 """
 
@@ -16,13 +16,18 @@ from typing import Any, TypeAlias
 from broker_filter.avro.pattern import Patterns, branch_tag, joined
 from broker_filter.avro.schema import AvroType, WriterSchema
 from broker_filter.avro.skip import Sizes, Skip, Skips, read_branch
-from broker_filter.avro.values import Value, any_branch, value_of
+from broker_filter.avro.values import NULL, Value, any_branch, value_of
 from broker_filter.packet import Leaf
 
-__all__ = ["Fields", "Run", "Take"]
+__all__ = ["Fields", "Rows", "Run", "Take", "TakeMany"]
 
 Take: TypeAlias = Callable[[bytes, int], tuple[Sequence[bytes], int]]
 """From where a run begins to the bytes of what is wanted, and where the run ends."""
+
+Rows: TypeAlias = list[Sequence[bytes]]
+
+TakeMany: TypeAlias = Callable[[bytes, int, int, Rows], int]
+"""Adds what is wanted of so many runs, one behind the other, and tells where they end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +57,26 @@ class Run:
 
         def take(value: bytes, at: int) -> tuple[Sequence[bytes], int]:
             match = fits(value, at)
-            return (match.groups(b""), match.end()) if match else slowly(value, at)
+            return (match.groups(NULL), match.end()) if match else slowly(value, at)
 
         return take
+
+    def repeated(self) -> TakeMany:
+        """The fastest way to take many of them, as the items of a list are."""
+        fits = (lambda *_: None) if self.pattern is None else re.compile(self.pattern, re.DOTALL).match
+        slowly = self.slowly
+
+        def take_many(value: bytes, at: int, count: int, rows: Rows) -> int:
+            for _ in range(count):
+                match = fits(value, at)
+                if match is None:
+                    raws, at = slowly(value, at)
+                else:
+                    raws, at = match.groups(NULL), match.end()
+                rows.append(raws)
+            return at
+
+        return take_many
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +92,7 @@ class _Wanted:
         if self.present is None:
             return raw
         index, at = read_branch(raw, 0, 2)
-        return raw[at:] if index == self.present else b""
+        return raw[at:] if index == self.present else NULL
 
 
 class Fields:
@@ -168,7 +190,7 @@ def _or_null(pattern: bytes, present: int) -> bytes:
 def _nullable(run: Run, present: int) -> Run:
     def slowly(value: bytes, at: int) -> tuple[Sequence[bytes], int]:
         index, at = read_branch(value, at, 2)
-        return run.slowly(value, at) if index == present else ([b""] * len(run.names), at)
+        return run.slowly(value, at) if index == present else ([NULL] * len(run.names), at)
 
     pattern = None if run.pattern is None else _or_null(run.pattern, present)
     return replace(run, pattern=pattern, slowly=slowly)

@@ -1,13 +1,16 @@
 """From the bytes of Avro values to leaves: one value at a time, or a column at once.
 
-What stands for null is no bytes at all: every Avro value that is something takes at least one.
+What stands for null is `NULL`, the bytes of a float that is not a number: so a column of floats
+needs no second look at them. No other value of these types has these bytes: a number of variable
+length that begins with a zero byte ends there, and so does a string.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any, Final
 
 import numpy as np
@@ -18,10 +21,15 @@ from broker_filter.avro.schema import AvroType, WriterSchema, is_converted
 from broker_filter.avro.skip import read_branch
 from broker_filter.packet import MISSING, Leaf, column, missing_column
 
-__all__ = ["Value", "any_branch", "longs", "value_of"]
+__all__ = ["NULL", "Value", "any_branch", "longs", "value_of"]
 
 One = Callable[[bytes], Any]
 Packed = Callable[[bytes], NDArray[Any]]
+
+NULL: Final = struct.pack("<f", np.nan)
+"""In place of the bytes of a value where there is none."""
+
+_MAX_KNOWN, _MAX_KNOWN_BYTES = 4096, 64
 
 _FLOAT: Final = struct.Struct("<f").unpack
 _DOUBLE: Final = struct.Struct("<d").unpack
@@ -39,7 +47,7 @@ class Value:
     packed : callable, optional
         From the bytes of many values behind each other to an array of them.
     packed_from : int
-        Number of unlike values from which on that is the faster way.
+        Number of values from which on that is faster than to look each up among those known.
     null : bytes
         What `packed` makes `MISSING` of, if there is such a thing.
     """
@@ -49,26 +57,44 @@ class Value:
     packed: Packed | None = None
     packed_from: int = 0
     null: bytes = b""
+    _known: _Known = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Begin to remember values."""
+        object.__setattr__(self, "_known", _Known(self.read))
 
     def read(self, raw: bytes) -> Any:  # noqa: ANN401  as the leaf has it
-        """One value, `MISSING` for no bytes."""
-        return self.one(raw) if raw else MISSING[self.leaf]
+        """One value, `MISSING` for `NULL`."""
+        return MISSING[self.leaf] if raw == NULL else self.one(raw)
 
     def column(self, raws: Sequence[bytes]) -> NDArray[Any]:
         """One column, shape (len(raws),), of the leaf's type."""
-        if self.packed is None or self.packed_from:
-            unlike = set(raws)
-            if self.packed is None or len(unlike) < self.packed_from:
-                known = {raw: self.read(raw) for raw in unlike}
-                return column(self.leaf, map(known.__getitem__, raws), len(raws))
-        values = self.packed(b"".join(raws))
-        if len(values) == len(raws):
-            return values
+        if self.packed is None or len(raws) < self.packed_from:
+            return column(self.leaf, map(self._known.__getitem__, raws), len(raws))
+        if self.null == NULL or NULL not in raws:
+            return self.packed(b"".join(raws))
         if self.null:
-            return self.packed(b"".join([raw or self.null for raw in raws]))
+            return self.packed(b"".join([self.null if raw == NULL else raw for raw in raws]))
         found = missing_column(self.leaf, len(raws))
-        found[np.fromiter(map(bool, raws), np.bool_, len(raws))] = values
+        there = [raw != NULL for raw in raws]
+        found[there] = self.packed(b"".join(compress(raws, there)))
         return found
+
+
+class _Known(dict[bytes, Any]):
+    """Values by their bytes, as they are met: most lists have few unlike ones, again and again."""
+
+    def __init__(self, read: One) -> None:
+        super().__init__()
+        self._read = read
+
+    def __missing__(self, raw: bytes) -> Any:  # noqa: ANN401  as the leaf has it
+        value = self._read(raw)
+        if len(raw) <= _MAX_KNOWN_BYTES:
+            if len(self) >= _MAX_KNOWN:
+                self.clear()
+            self[raw] = value
+        return value
 
 
 def value_of(schema: WriterSchema, avro_type: AvroType, leaf: Leaf) -> Value | None:
@@ -115,7 +141,7 @@ def _symbol(symbols: Sequence[str]) -> One:
     return one
 
 
-_MANY_LONGS: Final = 200
+_MANY_LONGS: Final = 600
 _WHOLE: Final = Value(
     "i8", lambda raw: read_long(raw, 0)[0], longs, _MANY_LONGS, write_long(MISSING["i8"])
 )
@@ -131,7 +157,7 @@ _VALUES: Final[dict[tuple[str, Leaf], Value]] = {
         "f8",
         lambda raw: _FLOAT(raw)[0],
         lambda packed: np.frombuffer(packed, "<f4").astype(np.float64),
-        null=struct.pack("<f", np.nan),
+        null=NULL,
     ),
     ("double", "f8"): Value(
         "f8",
