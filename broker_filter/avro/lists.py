@@ -13,7 +13,6 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
-import numpy as np
 from numpy.typing import NDArray
 
 from broker_filter.avro.run import Rows, Run, Take
@@ -138,7 +137,8 @@ class _Limits(dict[bytes | None, float]):
         self._oldest, self._read_band = oldest, read_band
 
     def __missing__(self, band: bytes | None) -> float:
-        limit = self[band] = self._oldest.get(self._read_band(NULL if band is None else band), _ANY_TIME)
+        name = self._read_band(NULL if band is None else band)
+        limit = self[band] = self._oldest.get(name, _ANY_TIME)
         return limit
 
 

@@ -51,9 +51,7 @@ class Run:
 
     def compiled(self) -> Take:
         """The fastest way to take them."""
-        if self.pattern is None:
-            return self.slowly
-        fits, slowly = re.compile(self.pattern, re.DOTALL).match, self.slowly
+        fits, slowly = self._matcher(), self.slowly
 
         def take(value: bytes, at: int) -> tuple[Sequence[bytes], int]:
             match = fits(value, at)
@@ -63,8 +61,7 @@ class Run:
 
     def repeated(self) -> TakeMany:
         """The fastest way to take many of them, as the items of a list are."""
-        fits = (lambda *_: None) if self.pattern is None else re.compile(self.pattern, re.DOTALL).match
-        slowly = self.slowly
+        fits, slowly = self._matcher(), self.slowly
 
         def take_many(value: bytes, at: int, count: int, rows: Rows) -> int:
             for _ in range(count):
@@ -77,6 +74,11 @@ class Run:
             return at
 
         return take_many
+
+    def _matcher(self) -> Callable[[bytes, int], re.Match[bytes] | None]:
+        if self.pattern is None:
+            return lambda *_: None
+        return re.compile(self.pattern, re.DOTALL).match
 
 
 @dataclass(frozen=True, slots=True)
