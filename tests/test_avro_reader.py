@@ -272,6 +272,37 @@ def test_expressions_too_long_for_one_are_several() -> None:
     np.testing.assert_equal(got, {"f299": 299, "f298": "text", "f0": np.nan})
 
 
+# What is remembered
+
+
+def test_texts_that_never_come_again_take_no_room() -> None:
+    names = (f"{i:0>{length}}" for length in (60, 6000) for i in range(20_000))
+    read = reader()
+    read.read(packet([(1.0, "warm")]))
+    tracemalloc.start()
+    for name in names:
+        got = read.read(packet([(1.0, name), (2.0, None), (3.0, name)]))["before"]
+        assert got["band"].tolist() == [name, "", name]
+    assert tracemalloc.get_traced_memory()[0] < 4e6
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("n", [2, 700])
+def test_a_null_is_no_number_whatever_its_neighbours(n: int) -> None:
+    kinds = {"a": "long", "b": "int", "c": "double", "d": "float", "e": "boolean", "f": "string"}
+    fields = [{"name": name, "type": ["null", kind]} for name, kind in kinds.items()]
+    item = {"type": "record", "name": "item", "fields": fields}
+    lists = {"name": "rows", "type": {"type": "array", "items": item}}
+    schema = {"type": "record", "name": "mixed", "fields": [lists]}
+    selection = {
+        "rows": Many({"a": "i8", "b": "f8", "c": "f8", "d": "f8", "e": "bool", "f": "str"})
+    }
+    there = {"a": -3, "b": 5, "c": 0.5, "d": 0.25, "e": True, "f": "r"}
+    rows = [there if i % 2 else dict.fromkeys(kinds) for i in range(n)]
+    got = reader(schema, selection).read(written(schema, {"rows": rows}))
+    np.testing.assert_equal(got, select({"rows": rows}, selection))
+
+
 # Real schemas
 
 
