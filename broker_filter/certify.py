@@ -30,7 +30,7 @@ from broker_filter.prior import BoxPrior
 __all__ = ["Certificate", "Certifier", "LikelihoodRatio"]
 
 ROUNDS = 8
-COMPONENTS, EM_STEPS = 8, 12
+COMPONENTS, EM_STEPS = 8, 4
 PRIOR_SHARE = 0.1
 ADAPT_ESS = 100.0
 LN_2_PI = math.log(2 * math.pi)

@@ -2,13 +2,14 @@
 
 In a transform of the flow the first group of parameters depends on the window alone, and so does
 every hidden unit that no parameter reaches: all these are computed once a window, not once a
-sample. What is left for each sample is a thinner network, and each spline is inverted once.
+sample. What is left for each sample is a thinner network, and each spline is inverted once. The
+density at given parameters is found in the same way.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad, relu
 
-from broker_filter.posterior import PARAMETERS, flow_log_density, prior_of
+from broker_filter.posterior import PARAMETERS, prior_of
 
-__all__ = ["FlowSampler", "spline_inverse"]
+__all__ = ["FlowSampler", "spline", "spline_inverse"]
 
 BOUND, SLOPE = 5.0, math.log(1e-3)  # of zuko's MonotonicRQSTransform
+LN_2_PI = math.log(2 * math.pi)
 
 
 class FlowSampler:
@@ -36,7 +38,7 @@ class FlowSampler:
         net: Any = estimator.net
         to_unconstrained, *transforms = net.transform.transforms
         self._box = to_unconstrained(None)
-        self._estimator, self._prior = estimator, prior_of(estimator)
+        self._prior = prior_of(estimator)
         with torch.no_grad():
             self._steps = [_Step.of(transform) for transform in reversed(transforms)]
 
@@ -65,7 +67,7 @@ class FlowSampler:
             for seed in seeds
         ]
         y = torch.stack(noise).to(s.device)
-        log_density = -0.5 * (y.square() + math.log(2 * math.pi)).sum(-1)
+        log_density = -0.5 * (y.square() + LN_2_PI).sum(-1)
         context = s[:, None]
         for step in self._steps:
             y, log_slope = step.inverse(y, context)
@@ -81,7 +83,13 @@ class FlowSampler:
 
         Minus infinity where it is none that a float32 can hold, as on the edges of the prior.
         """
-        density = flow_log_density(self._estimator, theta, s.expand(len(theta), -1))
+        z, log_density = self._prior.to_flow(theta[None])
+        y: Tensor = self._box(z)
+        log_density = log_density + self._box.log_abs_det_jacobian(z, y)
+        for step in reversed(self._steps):
+            y, log_slope = step.forward(y, s[:, None])
+            log_density = log_density + log_slope
+        density: Tensor = log_density[0] - 0.5 * (y[0].square() + LN_2_PI).sum(-1)
         return density.nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
 
 
@@ -124,19 +132,29 @@ class _Step:
         thin = [_thin(full, masks, reached, fixed, rows) for rows in outputs[1:]]
         return cls(full, groups, outputs[0], thin, fixed)
 
+    def forward(self, x: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Values of y and ln dy/dx, summed over parameters, for x of shape (B, n, 5)."""
+        y, log_slope = torch.zeros_like(x), x.new_zeros(x.shape[:-1])
+        for group, phi in self._splines(x, context):
+            y[..., group], slope = spline(phi, x[..., group])
+            log_slope = log_slope + slope.sum(-1)
+        return y, log_slope
+
     def inverse(self, y: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
         """Values of x and ln dx/dy, summed over parameters, for y of shape (B, n, 5)."""
-        activations = self._once(context)
         x, log_slope = torch.zeros_like(y), y.new_zeros(y.shape[:-1])
+        for group, phi in self._splines(x, context):
+            x[..., group], slope = spline_inverse(phi, y[..., group])
+            log_slope = log_slope + slope.sum(-1)
+        return x, log_slope
+
+    def _splines(self, x: Tensor, context: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each group of parameters and its splines, which the ``x`` of those before it decide."""
+        activations = self._once(context)
         first = activations[-1][..., self.first]
         for group, layers in zip(self.groups, [None, *self.thin], strict=True):
             phi = first if layers is None else self._each(layers, x, activations)
-            value, slope = spline_inverse(
-                phi.reshape(*phi.shape[:-1], len(group), -1), y[..., group]
-            )
-            x[..., group] = value
-            log_slope = log_slope + slope.sum(-1)
-        return x, log_slope
+            yield group, phi.reshape(*phi.shape[:-1], len(group), -1)
 
     def _once(self, context: Tensor) -> list[Tensor]:
         """Inputs of each layer and the output, right for what no sample reaches; (B, 1, units)."""
@@ -181,45 +199,86 @@ def _rows(group: Tensor, total: int) -> Tensor:
     return (group[:, None] * total + torch.arange(total)).flatten()
 
 
-def spline_inverse(phi: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Inverse of zuko's monotonic rational-quadratic spline, and ln dx/dy.
+def spline(phi: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Zuko's monotonic rational-quadratic spline, and ln dy/dx.
 
     Parameters
     ----------
-    phi : Tensor, shape (..., 3 K - 1), broadcast against ``y[..., None]``
+    phi : Tensor, shape (..., 3 K - 1), broadcast against ``x[..., None]``
         Unconstrained widths, heights and derivatives of K bins.
-    y : Tensor, shape (...)
+    x : Tensor, shape (...)
 
     Returns
     -------
-    x, log_slope : Tensor, shape (...)
+    y, log_slope : Tensor, shape (...)
 
     Notes
     -----
-    Durkan et al. 2019, arXiv:1906.04032, equations 4 to 8; the identity outside of [-5, 5].
+    Durkan et al. 2019, arXiv:1906.04032, equations 4 and 5; the identity outside of [-5, 5].
     """
-    bins = (phi.shape[-1] + 1) // 3
-    widths, heights, slopes = torch.split(phi, [bins, bins, bins - 1], dim=-1)
-    knots = torch.stack(
-        [
-            _knots(widths),
-            _knots(heights),
-            pad((slopes / (1 + (slopes / SLOPE).abs())).exp(), (1, 1), value=1.0),
-        ]
-    )
-    knots = knots.expand(3, *y.shape, bins + 1)
-    k = (knots[1] < y[..., None]).sum(-1) - 1
-    inside = (k >= 0) & (k < bins)
-    at = k.clamp(0, bins - 1)[..., None].expand(3, *y.shape, 1)
-    (x0, y0, d0), (x1, y1, d1) = (knots.gather(-1, at + i)[..., 0] for i in (0, 1))
-    s, off = (y1 - y0) / (x1 - x0), torch.where(inside, y - y0, 0.0)
-    bend = d0 + d1 - 2 * s
-    a, b, c = (y1 - y0) * (s - d0) + off * bend, (y1 - y0) * d0 - off * bend, -s * off
+    bin_ = _Bin.of(phi, x, axis=0)
+    z = torch.where(bin_.inside, (x - bin_.x0) / bin_.width, 0.5)
+    height = bin_.height * (bin_.s * z * z + bin_.d0 * z * (1 - z)) / bin_.below(z)
+    y = torch.where(bin_.inside, bin_.y0 + height, x)
+    return y, torch.where(bin_.inside, bin_.slope(z).log(), 0.0)
+
+
+def spline_inverse(phi: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Inverse of `spline`, and ln dx/dy, for ``y`` of shape (...).
+
+    Notes
+    -----
+    Durkan et al. 2019, arXiv:1906.04032, equations 6 to 8.
+    """
+    bin_ = _Bin.of(phi, y, axis=1)
+    off = torch.where(bin_.inside, y - bin_.y0, 0.0)
+    a = bin_.height * (bin_.s - bin_.d0) + off * bin_.bend
+    b, c = bin_.height * bin_.d0 - off * bin_.bend, -bin_.s * off
     z = 2 * c / (-b - (b * b - 4 * a * c).sqrt())
-    rest = z * (1 - z)
-    grown = s * s * (d1 * z * z + 2 * s * rest + d0 * (1 - z) ** 2) / (s + bend * rest) ** 2
-    x = torch.where(inside, x0 + z * (x1 - x0), y)
-    return x, torch.where(inside, -grown.log(), 0.0)
+    x = torch.where(bin_.inside, bin_.x0 + z * bin_.width, y)
+    return x, torch.where(bin_.inside, -bin_.slope(z).log(), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bin:
+    """The bin of a spline that each value lies in; shape (...) each.
+
+    ``x0``, ``y0`` is its lower corner, ``d0`` the slope there, ``s`` the mean slope, and ``bend``
+    the sum of the slopes at both ends, less twice ``s``.
+    """
+
+    inside: Tensor
+    x0: Tensor
+    y0: Tensor
+    width: Tensor
+    height: Tensor
+    d0: Tensor
+    d1: Tensor
+    s: Tensor
+    bend: Tensor
+
+    @classmethod
+    def of(cls, phi: Tensor, value: Tensor, axis: int) -> _Bin:
+        """The bins of values of x (axis 0) or of y (axis 1)."""
+        bins = (phi.shape[-1] + 1) // 3
+        widths, heights, slopes = torch.split(phi, [bins, bins, bins - 1], dim=-1)
+        derivatives = pad((slopes / (1 + (slopes / SLOPE).abs())).exp(), (1, 1), value=1.0)
+        knots = torch.stack([_knots(widths), _knots(heights), derivatives])
+        knots = knots.expand(3, *value.shape, bins + 1)
+        k = (knots[axis] < value[..., None]).sum(-1) - 1
+        at = k.clamp(0, bins - 1)[..., None].expand(3, *value.shape, 1)
+        (x0, y0, d0), (x1, y1, d1) = (knots.gather(-1, at + i)[..., 0] for i in (0, 1))
+        s = (y1 - y0) / (x1 - x0)
+        return cls((k >= 0) & (k < bins), x0, y0, x1 - x0, y1 - y0, d0, d1, s, d0 + d1 - 2 * s)
+
+    def below(self, z: Tensor) -> Tensor:
+        """What the spline is divided by, at the share ``z`` of the bin's width."""
+        return self.s + self.bend * z * (1 - z)
+
+    def slope(self, z: Tensor) -> Tensor:
+        """dy/dx at the share ``z`` of the bin's width."""
+        grown = self.d1 * z * z + 2 * self.s * z * (1 - z) + self.d0 * (1 - z) ** 2
+        return self.s * self.s * grown / self.below(z) ** 2
 
 
 def _knots(raw: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from broker_filter.prior import BoxPrior
 
-__all__ = ["PARAMETERS", "build_estimator", "flow_log_density", "flow_loss", "prior_of"]
+__all__ = ["PARAMETERS", "build_estimator", "flow_loss", "prior_of"]
 
 PARAMETERS = ("t0", "u0", "log10_tE", "log10_rho", "f_s")
 
@@ -76,14 +76,9 @@ def prior_of(estimator: nn.Module) -> BoxPrior:
 
 def flow_loss(estimator: nn.Module, theta: Tensor, s: Tensor) -> Tensor:
     """Negative log density of ``theta``, shape (B, 5), given summaries ``s``; shape (B,)."""
-    return -flow_log_density(estimator, theta, s)
-
-
-def flow_log_density(estimator: nn.Module, theta: Tensor, s: Tensor) -> Tensor:
-    """Natural log of the flow's density of ``theta``, shape (B, 5), given ``s``; shape (B,)."""
     z, log_jacobian = prior_of(estimator).to_flow(theta)
     density: Tensor = _flow(estimator, s).log_prob(z)
-    return density + log_jacobian
+    return -density - log_jacobian
 
 
 def _flow(estimator: nn.Module, s: Tensor) -> Any:  # noqa: ANN401  zuko has no types for mypy

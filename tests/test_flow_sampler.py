@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from broker_filter.encoder import build_encoder
-from broker_filter.flow_sampler import FlowSampler, spline_inverse
+from broker_filter.flow_sampler import FlowSampler, spline, spline_inverse
 from broker_filter.posterior import build_estimator
 from broker_filter.prior import BoxPrior
 
@@ -79,6 +79,14 @@ def test_density_of_given_parameters_is_that_of_the_samples(estimator: Any) -> N
     torch.testing.assert_close(again[inside], density[0][inside], rtol=1e-3, atol=5e-3)
 
 
+def test_density_of_any_parameters_is_zukos(estimator: Any) -> None:
+    s, theta = summaries(1), PRIOR.sample(N, torch.Generator().manual_seed(6))
+    with torch.no_grad():
+        expected = estimator.net(s.expand(N, -1)).log_prob(theta)
+    density = FlowSampler(estimator).log_density(s, theta)
+    torch.testing.assert_close(density, expected, rtol=1e-4, atol=1e-3)
+
+
 def test_a_window_has_its_own_samples_whatever_its_batch_mates(estimator: Any) -> None:
     sampler, s = FlowSampler(estimator), summaries()
     together, density = sampler(s, N, [1, 2, 3])
@@ -113,6 +121,9 @@ def test_spline_is_zukos_and_the_identity_outside(bins: int) -> None:
     widths, heights, slopes = phi.split([bins, bins, bins - 1], dim=-1)
     zukos = MonotonicRQSTransform(widths, heights, slopes)
     y = zukos(x)
+    ours, slope = spline(phi, x)
+    torch.testing.assert_close(ours, y, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(slope, zukos.log_abs_det_jacobian(x, y), rtol=1e-2, atol=1e-3)
     back, log_slope = spline_inverse(phi, y)
     torch.testing.assert_close(back, x, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(log_slope, -zukos.log_abs_det_jacobian(x, y), rtol=1e-2, atol=1e-3)

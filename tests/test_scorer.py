@@ -145,10 +145,12 @@ def test_every_call_of_the_network_has_the_shape_that_was_warmed_up(
 ) -> None:
     scorer = Scorer(filed, chunk=CHUNK)
     seen: list[tuple[int, ...]] = []
+    network = scorer._network
 
-    def note(x: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def note(x: torch.Tensor, error: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         seen.append(tuple(x.shape))
-        return torch.zeros(len(x)), torch.zeros(len(x), 4)
+        ln_k, s = network(x, error)
+        return ln_k, s
 
     monkeypatch.setattr(scorer, "_network", note)
     scorer.warm_up()

@@ -8,6 +8,9 @@
 ``rebalance``
     A third instance joins two that share 100,000 stars: the longest time in which some partition
     committed nothing, while all of them are fed.
+``burst``
+    A backlog of real packets of ZTF and LSST, each of a star of its own: until all are scored and
+    committed. Needs the folder of real packets (BROKER_FILTER_TEST_DATA).
 ``soak``
     One instance at half of the load that it can take, for half an hour: growth of its memory.
 
@@ -36,10 +39,14 @@ from typing import Any
 import confluent_kafka as ck
 import numpy as np
 
+from broker_filter.assembly import make_decoder
+from broker_filter.avro.primitives import write_long
+from broker_filter.config import Input
 from broker_filter.schema import schema_header
 from broker_filter.surveys.native import encode_block, encode_photometry
-from broker_filter.types import Photometry
+from broker_filter.types import Message, Photometry, StarId
 from tests.bench.__main__ import machine, now
+from tests.bench.bench_packets import DATA, packets
 from tests.bench.bench_window import CADENCE, START, exposure, names
 from tests.integration.harness import Archive, Filter, Trial, settings_of, trial, version
 from tests.kafka_broker import KafkaCluster
@@ -56,6 +63,7 @@ LIMITS = {
     "restart: SIGTERM to exit (s)": 25.0,
     "restart: snapshot to live (s)": 20.0,
     "rebalance: longest time without progress (s)": 15.0,
+    "burst: first packet to all scored and committed (s)": 39.0,
     "soak: growth of memory after warm-up": 0.02,
 }
 NO_LOOKS = {"every_days": 20, "min_points": 1000}
@@ -74,6 +82,8 @@ class Size:
         Of restart and rebalance.
     messages : int
         Of a run of throughput.
+    packets : int
+        Of the burst.
     minutes : float
         Of the soak.
     """
@@ -81,6 +91,7 @@ class Size:
     stars: int = 100_000
     epochs: int = 500
     messages: int = 400_000
+    packets: int = 10_000
     minutes: float = 30.0
 
 
@@ -99,9 +110,9 @@ class Feed:
         )
         self.ends = dict.fromkeys(range(PARTITIONS), 0)
 
-    def send(self, partition: int, schema: str, value: bytes) -> None:
-        """Queue one message; waits where the queue is full."""
-        headers = [schema_header(schema)]
+    def send(self, partition: int, schema: str | None, value: bytes) -> None:
+        """Queue one message, with its schema if it is of ours; waits where the queue is full."""
+        headers = [] if schema is None else [schema_header(schema)]
         while True:
             try:
                 self._producer.produce(self._topic, value, partition=partition, headers=headers)
@@ -225,6 +236,61 @@ def rebalance(servers: str, folder: Path, size: Size) -> Figures:
     }
 
 
+def burst(servers: str, folder: Path, size: Size) -> Figures:
+    """Filter real packets, each of a star that was not seen before.
+
+    Nearly all of these are of stars that vary, so nearly all would alert, which takes its own time:
+    that of scoring is measured with a threshold that none reaches, that of alerts with fewer.
+    """
+    few = size.packets // 50
+    scored, sent, none = take_packets(servers, folder, size.packets, log10_k=1000)
+    assert not none
+    alerted, _, alerts = take_packets(servers, folder, few)
+    return {
+        "burst: packets": size.packets,
+        "burst: megabytes": sent / 1e6,
+        "burst: first packet to all scored and committed (s)": scored,
+        "burst: packets/s": size.packets / scored,
+        "burst: alerts of a further part": alerts,
+        "burst: alerts/s": alerts / (alerted - few * scored / size.packets),
+    }
+
+
+def take_packets(servers: str, folder: Path, n: int, **alert: float) -> tuple[float, int, int]:
+    """Seconds that a filter takes for so many packets, their bytes, and its number of alerts."""
+    alerts, sent = DATA / "alerts", 0
+    schemas = {"schema_folder": str((alerts / "avsc").resolve())}
+    with started(servers, folder, input=schemas, alert=alert, snapshot={"url": None}) as run:
+        feed = Feed(run)
+        for i, value in enumerate(itertools.islice(of_new_stars(alerts), n)):
+            feed.send(i % PARTITIONS, None, value)
+            sent += len(value)
+        feed.flush()
+        taken = seconds_to_take(run, feed)
+        assert run.filters[0].stop() == 0, run.logs()
+        return taken, sent, len(run.read())
+
+
+def of_new_stars(alerts: Path) -> Iterator[bytes]:
+    """The real packets again and again, each time under other names of the same length."""
+    decoder = make_decoder(Input(schema_folder=alerts / "avsc"))
+    named = []
+    for value in packets(alerts):
+        photometry = decoder.decode(Message("burst", 0, 0, None, value)).photometry
+        # Names cannot be found in a compressed packet, and one without epochs is of no use.
+        if photometry and written(photometry[0].star[0]) in value:
+            named.append((value, photometry[0].star[0]))
+    for n in itertools.count(1):
+        for value, name in named:
+            new = f"{name[:5]}{n:0>{len(name) - 5}}" if isinstance(name, str) else name ^ n
+            yield value.replace(written(name), written(new))
+
+
+def written(name: StarId) -> bytes:
+    """A star's name as Avro has it."""
+    return name.encode() if isinstance(name, str) else write_long(name)
+
+
 def soak(servers: str, folder: Path, size: Size) -> Figures:
     """Feed half of what goes through, and look at the memory."""
     sky, count = Sky(2_000), itertools.count()
@@ -253,6 +319,7 @@ def soak(servers: str, folder: Path, size: Size) -> Figures:
         "soak: load (messages/s)": load,
         "soak: memory after warm-up (MB)": first,
         "soak: memory at the end (MB)": last,
+        "burst: first packet to all scored and committed (s)": 39.0,
         "soak: growth of memory after warm-up": last / first - 1,
         "soak: most of it (MB)": max(warm),
         "soak: messages behind at the end": behind,
@@ -365,6 +432,7 @@ PARTS: dict[str, Callable[[str, Path, Size], Figures]] = {
     "throughput": throughput,
     "restart": restart,
     "rebalance": rebalance,
+    "burst": burst,
     "soak": soak,
 }
 
@@ -373,9 +441,9 @@ def main() -> int:
     """Measure on a broker of its own, print, and add to the file."""
     args = arguments()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes, too
-    size = Size(args.stars, args.epochs, args.messages, args.minutes)
+    size = Size(args.stars, args.epochs, args.messages, args.packets, args.minutes)
     if args.quick:
-        size = Size(stars=1_200, epochs=20, messages=5_000, minutes=0.5)
+        size = Size(stars=1_200, epochs=20, messages=5_000, packets=300, minutes=0.5)
     good = True
     for name in args.names:
         with KafkaCluster() as cluster, tempfile.TemporaryDirectory() as folder:
@@ -410,6 +478,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--stars", type=int, default=usual.stars, help="%(default)s")
     parser.add_argument("--epochs", type=int, default=usual.epochs, help="%(default)s")
     parser.add_argument("--messages", type=int, default=usual.messages, help="%(default)s")
+    parser.add_argument("--packets", type=int, default=usual.packets, help="%(default)s")
     parser.add_argument("--minutes", type=float, default=usual.minutes, help="%(default)s")
     parser.add_argument("--quick", action="store_true", help="small sizes, a minute")
     parser.add_argument("--out", type=Path, default=OUT, help="%(default)s")
