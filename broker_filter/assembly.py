@@ -121,6 +121,7 @@ def make_assessment(settings: Settings, entry: Entry, metrics: Metrics) -> Asses
             alert.posterior_samples,
             alert.seed,
             trigger=alert.trigger_log10_k if alert.decide_on == "certified" else None,
+            certified=alert.certified,
         ),
         magnification,
         Provenance(entry.model_id, entry.sha256, version, entry.window_days),

@@ -70,6 +70,8 @@ class AssessmentOptions:
         Of the posterior.
     trigger : float, optional
         log10 K of the network from which on certified K decides; None leaves it to the network.
+    certified : bool
+        Whether alerts carry certified K, also where the network decides.
     """
 
     threshold: float
@@ -77,6 +79,7 @@ class AssessmentOptions:
     samples: int = 1000
     seed: int = 0
     trigger: float | None = None
+    certified: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,10 +281,11 @@ class Assessment:
     ) -> Look | None:
         """The look at a window that counts now: the last one, or a new one where K has grown.
 
-        None once the network's K has fallen so far below the trigger that it speaks for itself.
+        None once the network's K has fallen so far below the trigger that it speaks for itself,
+        and where none is wanted.
         """
         log10_k, start = float(scored.log10_k[row]), float(batch.t_start[row])
-        if log10_k < trigger - HYSTERESIS:
+        if not self._options.certified or log10_k < trigger - HYSTERESIS:
             looks.pop(key, None)
             return None
         last = looks.get(key)

@@ -430,6 +430,10 @@ class Alert(BaseModel):
         le=1000,
         description="log10 K of the network from which on K is certified, if that decides",
     )
+    certified: bool = Field(
+        default=True,
+        description="whether alerts carry certified K, which takes most of the time of an alert",
+    )
     false_alarms_per_night: float | None = Field(
         default=None,
         gt=0,
@@ -446,6 +450,8 @@ class Alert(BaseModel):
 
     @model_validator(mode="after")
     def _budget(self) -> Self:
+        if self.decide_on == "certified" and not self.certified:
+            raise ValueError("decide_on: certified needs certified: true")
         if (self.false_alarms_per_night is None) != (self.stars is None):
             raise ValueError("false_alarms_per_night and stars go together")
         if self.false_alarms_per_night is not None:

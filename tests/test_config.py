@@ -125,6 +125,7 @@ def test_process_environment_is_the_default(monkeypatch, tmp_path):
         (MINIMAL + "model: {device: gpu}\n", {}, ["model.device = 'gpu'", "'cpu' or 'cuda'"]),
         (MINIMAL + "alert: {log10_k: .nan}\n", {}, ["alert.log10_k = nan"]),
         (MINIMAL + "alert: {prior_odds: 0}\n", {}, ["alert.prior_odds = 0", "greater than 0"]),
+        (MINIMAL + "alert: {decide_on: certified, certified: false}\n", {}, ["certified: true"]),
         (MINIMAL + "alert: 3\n", {}, [":4: alert"]),
         (MINIMAL + "alert: 3\n", {"BROKER_FILTER_ALERT__SEED": "1"}, ["alert is not a section"]),
         (MINIMAL + "input: {mjd_min: 9e4}\n", {}, ["mjd_min 90000.0 must be before mjd_max"]),

@@ -469,6 +469,13 @@ def test_every_alert_of_an_open_event_carries_a_certificate(alerts: list[Alert])
         assert (alert.certified is not None) == (alert.state in ("new", "update"))
 
 
+def test_without_certificates_the_alerts_are_the_same(alerts: list[Alert]) -> None:
+    options = AssessmentOptions(THRESHOLD, prior_odds=1e-6, samples=20, certified=False)
+    found = make_pipeline(options=options).step(STREAM, 0.0, flush=True).alerts
+    assert [alert.alert_id for alert in found] == [alert.alert_id for alert in alerts]
+    assert all(alert.certified is None for alert in found)
+
+
 def test_alerts_name_the_deciding_band_and_what_the_others_say() -> None:
     alerts = [alert for alert in run(STREAM) if alert.star_id == "lensed"]
     assert {alert.band for alert in alerts} == {"g", "r"}
