@@ -81,6 +81,16 @@ class _Epochs:
         bounds = np.flatnonzero(np.concatenate([_ONE, _changes(self.slot), _ONE]))
         return bounds[:-1], bounds[1:] - bounds[:-1]
 
+    def by_cell(self, cell: IntArray) -> list[_Epochs]:
+        """Part ``i`` holds what each slot has in the ``i``-th of its cells, which are in order."""
+        group = np.cumsum(np.concatenate([~_ONE, _changes(self.slot) | _changes(cell)]))
+        first, size = self.runs()
+        if group[-1] == len(first) - 1:
+            return [self]
+        rank = group - np.repeat(group[first], size)
+        by_rank = np.argsort(rank, kind="stable")
+        return [self.take(rows) for rows in np.split(by_rank, np.cumsum(np.bincount(rank))[:-1])]
+
     def in_order(self) -> _Epochs:
         """The epochs of each slot together, by (time, error, flux)."""
         slot, time = self.slot, self.time
@@ -278,6 +288,7 @@ class WindowStore:
             epochs = epochs.in_order()
             slot = epochs.slot[epochs.runs()[0]]
         before = self._newest[slot]
+        epochs = epochs if distinct else self._fold_past(epochs, source)
         for part in self._steps(epochs, distinct=distinct):
             self._insert_step(part, source)
         moved = slot[self._newest[slot] > before]
@@ -352,14 +363,7 @@ class WindowStore:
         """
         if distinct:
             return [epochs]
-        cell = np.maximum(epochs.cell, self._anchor[epochs.slot])
-        group = np.cumsum(np.concatenate([~_ONE, _changes(epochs.slot) | _changes(cell)]))
-        first, size = epochs.runs()
-        if group[-1] == len(first) - 1:
-            return [epochs]
-        rank = group - np.repeat(group[first], size)
-        by_rank = np.argsort(rank, kind="stable")
-        return [epochs.take(rows) for rows in np.split(by_rank, np.cumsum(np.bincount(rank))[:-1])]
+        return epochs.by_cell(np.maximum(epochs.cell, self._anchor[epochs.slot]))
 
     def _insert_step(self, epochs: _Epochs, source: int) -> None:
         """Insert epochs that move each window once at most, and then are all ahead of it."""
@@ -377,6 +381,28 @@ class WindowStore:
             epochs = epochs.take(ahead)
         if len(epochs):
             self._append(epochs, source)
+
+    def _fold_past(self, epochs: _Epochs, source: int) -> _Epochs:
+        """Fold the history of stars that were not seen before; what their windows hold is left.
+
+        What would only pass through the window goes straight into its track, cell by cell.
+        """
+        first, size = epochs.runs()
+        slot, newest = epochs.slot[first], epochs.cell[first + size - 1]
+        new = (self._newest[slot] == -np.inf) & (size <= self.max_points)
+        past = epochs.cell < np.repeat(np.where(new, newest - 3, NEVER), size)
+        if not past.any():
+            return epochs
+        self._anchor[slot[new]] = newest[new]
+        history = epochs.take(past)
+        known = ~(_changes(history.slot) | _changes(history.time))
+        self._counts["duplicate"] += int(known.sum())
+        history = history.take(np.concatenate([_ONE, ~known]))
+        self._counts["inserted"] += len(history)
+        for part in history.by_cell(history.cell):
+            track = self._tracks.of(part.slot, source)
+            self._tracks.fold(track, part.time, part.flux, part.error)
+        return epochs.take(~past)
 
     def _advance(self, slot: IntArray, cell: IntArray) -> None:
         """Move windows on, cell by cell, and fold what leaves them into their tracks."""
