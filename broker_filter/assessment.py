@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -186,22 +187,29 @@ class Assessment:
         """Only rows above the trigger or of an open event can change anything."""
         options = self._options
         trigger = options.threshold if options.trigger is None else options.trigger
+        keys = list(zip(batch.survey, batch.star, batch.band, strict=True))
+        memories = [self._memories[origin.partition] for origin in work.origins]
+        above = scored.log10_k >= trigger
+        opening = {keys[row] for row in np.flatnonzero(above)}
+        pairs = enumerate(zip(keys, memories, strict=True))
+        rows = [row for row, (key, memory) in pairs if key in opening or memory.knows(key)]
+        siblings = _Siblings(work, rows, self._scorer)
         alerts = []
-        keys = zip(batch.survey, batch.star, batch.band, strict=True)
-        for row, (key, origin) in enumerate(zip(keys, work.origins, strict=True)):
-            memory = self._memories[origin.partition]
-            if scored.log10_k[row] >= trigger or memory.knows(key):
-                times = ProcessingTimes(origin.received_ms or None, now_ms, now_ms)
-                look = self._certify(batch, scored, row, key, memory.looks, trigger)
-                alert = self._look(work, batch, scored, row, key, memory.events, look, times)
-                # A silent alert was needed all the same: its peak decides how the event ends.
-                if alert is not None and not origin.silent:
-                    alerts.append(alert)
+        for row in rows:
+            key, memory, origin = keys[row], memories[row], work.origins[row]
+            if not (above[row] or memory.knows(key)):
+                continue
+            times = ProcessingTimes(origin.received_ms or None, now_ms, now_ms)
+            look = self._certify(batch, scored, row, key, memory.looks, trigger)
+            alert = self._look(siblings, batch, scored, row, key, memory.events, look, times)
+            # A silent alert was needed all the same: its peak decides how the event ends.
+            if alert is not None and not origin.silent:
+                alerts.append(alert)
         return alerts
 
     def _look(
         self,
-        work: Work,
+        siblings: _Siblings,
         batch: WindowBatch,
         scored: Scored,
         row: int,
@@ -247,7 +255,7 @@ class Assessment:
                 else CertifiedK(
                     look.log10_k, look.log10_k_error, look.effective_sample_size, look.count
                 ),
-                other_bands=self._other_bands(work, row),
+                other_bands=siblings.of(row),
             )
             state = with_peak(state, alert.t0_mjd_tai)
             passed = time.perf_counter() - began
@@ -257,18 +265,6 @@ class Assessment:
         else:
             events[key] = state
         return alert
-
-    def _other_bands(self, work: Work, row: int) -> tuple[OtherBand, ...]:
-        """What the network says of the star's windows in its other bands."""
-        rows = np.flatnonzero(work.owner == row)
-        if work.others is None or not len(rows):
-            return ()
-        others = work.others.take(rows)
-        columns = zip(others.band, self._scorer.score(others).log10_k, others.n, strict=True)
-        return tuple(
-            OtherBand(band, float(log10_k), int(n), float(others.mjd_tai[i, n - 1]))
-            for i, (band, log10_k, n) in enumerate(columns)
-        )
 
     def _certify(
         self,
@@ -309,3 +305,38 @@ class Assessment:
         """A seed from star and last epoch, so that a replay draws the same samples."""
         name = f"{self._options.seed}:{key}:{batch.mjd_tai[row, batch.n[row] - 1]:.8f}"
         return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") >> 1
+
+
+class _Siblings:
+    """What the network says of the windows of the same stars in their other bands.
+
+    They are scored when the first alert asks for some, those of all rows together.
+
+    Parameters
+    ----------
+    work : Work
+    rows : sequence of int
+        Of the windows that may alert.
+    scorer : Scorer
+    """
+
+    def __init__(self, work: Work, rows: Sequence[int], scorer: Scorer) -> None:
+        self._work, self._rows, self._scorer = work, rows, scorer
+
+    def of(self, row: int) -> tuple[OtherBand, ...]:
+        """The other bands of one window."""
+        return self._found.get(row, ())
+
+    @cached_property
+    def _found(self) -> dict[int, tuple[OtherBand, ...]]:
+        wanted = np.flatnonzero(np.isin(self._work.owner, self._rows))
+        if self._work.others is None or not len(wanted):
+            return {}
+        others = self._work.others.take(wanted)
+        found: dict[int, tuple[OtherBand, ...]] = {}
+        columns = zip(others.band, self._scorer.score(others).log10_k, others.n, strict=True)
+        for i, (band, log10_k, n) in enumerate(columns):
+            other = OtherBand(band, float(log10_k), int(n), float(others.mjd_tai[i, n - 1]))
+            owner = int(self._work.owner[wanted[i]])
+            found[owner] = (*found.get(owner, ()), other)
+        return found
