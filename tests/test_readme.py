@@ -1,6 +1,6 @@
 """The READMEs against the code: commands, examples, settings, links, tables and figures.
 
-``python tests/test_readme.py --write`` renders the marked blocks of README.md anew, from the model
+``python tests/test_readme.py --write`` renders the marked blocks of the pages anew, from the model
 card, the schemas, the metrics and (where they are there) the figures of benchmark and demo.
 """
 
@@ -33,11 +33,14 @@ from broker_filter.types import Message
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = (README, ROOT / "deploy" / "README.md")
+DEPLOY = ROOT / "deploy" / "README.md"
+PAGES = (README, DEPLOY)
 EXAMPLE = ROOT / "deploy" / "config.example.yaml"
 CARD = ROOT / "model_zoo" / "weights" / Model().id / "card.json"
 BENCH = ROOT / "tests" / "bench" / "results.json"
 DEMO = ROOT / "tests" / "demo_summary.json"
+CHAOS = ROOT / "tests" / "chaos" / "results.json"
+SERVICE = ROOT / "tests" / "bench" / "service.json"
 PARSERS = {"broker-filter": broker_filter.cli._parser, "model-zoo": model_zoo.cli._parser}
 
 
@@ -136,6 +139,30 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def faults() -> str:
+    """What was lost or doubled under each fault."""
+    runs = json.loads(CHAOS.read_text())
+    rows = (
+        (row["fault"], f"{row['runs']}", f"{row['lost']}", f"{row['doubled']}", row["note"])
+        for row in runs["rows"]
+    )
+    table = _table(("fault", "runs", "lost", "doubled", "what happened"), rows)
+    codes = ", ".join(sorted({row["code"] for row in runs["rows"]}))
+    return f"{table}\n\n`make chaos` at {codes}, {runs['date'][:10]}, {runs['machine']}."
+
+
+def service() -> str:
+    """Figures of the whole service on a real Kafka."""
+    parts = json.loads(SERVICE.read_text()).values()
+    rows = ((case, _number(value)) for part in parts for case, value in part["figures"].items())
+    dates = ", ".join(sorted({part["date"][:10] for part in parts}))
+    machines = ", ".join(sorted({part["machine"]["processor"] for part in parts}))
+    return (
+        f"{_table(('what', 'figure'), rows)}\n\n"
+        f"`python -m tests.bench.bench_service`, {dates}, {machines}, 2 cores."
+    )
+
+
 def fields_table(schema: str) -> str:
     """One row a field of a schema, nested ones with dots."""
     return _table(("field", "type", "meaning"), _fields(json_schema(schema)["fields"]))
@@ -181,25 +208,28 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-BLOCKS: Mapping[str, Callable[[], str]] = {
-    "figures": figures,
-    "metrics": markdown_table,
-    "unfed": unfed,
-    **{
-        name: lambda name=name: fields_table(name)
-        for name in ("photometry", "photometry_block", "alert", "dead_letter")
+BLOCKS: Mapping[Path, Mapping[str, Callable[[], str]]] = {
+    README: {
+        "figures": figures,
+        "metrics": markdown_table,
+        "unfed": unfed,
+        **{
+            name: lambda name=name: fields_table(name)
+            for name in ("photometry", "photometry_block", "alert", "dead_letter")
+        },
     },
+    DEPLOY: {"faults": faults, "service": service},
 }
 
 
-def rendered(text: str) -> str:
+def rendered(page: Path, text: str) -> str:
     """The page with every marked block made anew."""
-    for name, render in BLOCKS.items():
+    for name, render in BLOCKS[page].items():
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
         before, _, rest = text.partition(begin)
         _, found, after = rest.partition(end)
         if not found:
-            raise ValueError(f"README.md lacks the lines {begin.strip()} and {end}")
+            raise ValueError(f"{page} lacks the lines {begin.strip()} and {end}")
         text = f"{before}{begin}{render()}\n{end}{after}"
     return text
 
@@ -258,18 +288,21 @@ def setting(keys: list[str]) -> bool:
 # Tests
 
 
-@pytest.mark.parametrize("name", BLOCKS)
-def test_block_says_what_code_and_figures_say(name: str) -> None:
-    block = README.read_text().partition(f"<!-- {name} -->\n")[2].partition(f"\n<!-- /{name} -->")
-    assert block[0] == BLOCKS[name](), "run: python tests/test_readme.py --write"
+@pytest.mark.parametrize(
+    ("page", "name"), [(page, name) for page, blocks in BLOCKS.items() for name in blocks]
+)
+def test_block_says_what_code_and_figures_say(page: Path, name: str) -> None:
+    block = page.read_text().partition(f"<!-- {name} -->\n")[2].partition(f"\n<!-- /{name} -->")
+    assert block[0] == BLOCKS[page][name](), "run: python tests/test_readme.py --write"
 
 
 def test_writing_changes_nothing_but_the_blocks() -> None:
     stale = "a\n<!-- metrics -->\nold\n<!-- /metrics -->\nz"
-    rest = "".join(f"<!-- {name} -->\n<!-- /{name} -->\n" for name in BLOCKS if name != "metrics")
-    text = rendered(f"{rest}{stale}")
+    others = [name for name in BLOCKS[README] if name != "metrics"]
+    rest = "".join(f"<!-- {name} -->\n<!-- /{name} -->\n" for name in others)
+    text = rendered(README, f"{rest}{stale}")
     assert text.endswith(f"a\n<!-- metrics -->\n{markdown_table()}\n<!-- /metrics -->\nz")
-    assert rendered(text) == text
+    assert rendered(README, text) == text
 
 
 @pytest.mark.parametrize("call", [*commands("broker-filter"), *commands("model-zoo")])
@@ -401,5 +434,6 @@ def test_fields_have_docs_in_the_tables() -> None:
 if __name__ == "__main__":
     if sys.argv[1:] != ["--write"]:
         sys.exit("usage: python tests/test_readme.py --write")
-    README.write_text(rendered(README.read_text()))
-    sys.stdout.write(f"{README} is fresh\n")
+    for page in PAGES:
+        page.write_text(rendered(page, page.read_text()))
+        sys.stdout.write(f"{page} is fresh\n")
