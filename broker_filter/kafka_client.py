@@ -33,9 +33,40 @@ __all__ = [
 
 MAX_MESSAGE_BYTES = 4 << 20
 QUIET_S = 30.0  # between two warnings of one kind
+MAX_KINDS, MAX_KIND = 256, 200
 
 _log = logging.getLogger(__name__)
 _client_log = logging.getLogger("broker_filter.librdkafka")
+
+
+class _Seldom(logging.Filter):
+    """Passes each kind of line once in `QUIET_S`, with how many like it came in between.
+
+    While brokers are down, librdkafka says so several times a second. Lines are of one kind if
+    they differ in numbers alone.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._since: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to pass the line on."""
+        now, text = time.monotonic(), record.getMessage()
+        kind = re.sub(r"\d+", "#", text)[:MAX_KIND]
+        began, left_out = self._since.get(kind, (now - QUIET_S, 0))
+        if now - began < QUIET_S:
+            self._since[kind] = began, left_out + 1
+            return False
+        if len(self._since) >= MAX_KINDS:
+            self._since.clear()
+        self._since[kind] = now, 0
+        if left_out:
+            record.msg, record.args = f"{text} ({left_out} like it in between)", ()
+        return True
+
+
+_client_log.addFilter(_Seldom())
 
 
 def client_config(kafka: Kafka) -> dict[str, Any]:

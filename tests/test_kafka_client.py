@@ -8,6 +8,7 @@ import pytest
 from broker_filter.config import Kafka, Security
 from broker_filter.errors import ConfigError, StateError
 from broker_filter.kafka_client import (
+    QUIET_S,
     ClientErrors,
     client_config,
     client_error,
@@ -165,6 +166,25 @@ def test_an_outage_is_logged_once_and_not_at_every_attempt(caplog):
     errors.check()
     assert [record.reason for record in caplog.records] == ["_TRANSPORT", "_ALL_BROKERS_DOWN"]
     assert errors.last == "attempt 99"
+
+
+def test_what_the_client_says_again_and_again_is_said_once_with_its_number(caplog, monkeypatch):
+    clock = 1000.0
+    monkeypatch.setattr("broker_filter.kafka_client.time.monotonic", lambda: clock)
+    log = logging.getLogger("broker_filter.librdkafka")
+    with caplog.at_level("INFO", logger=log.name):
+        for attempt in range(240):
+            clock += 0.125
+            log.error("broker %d down (after %d ms)", attempt % 2, attempt)
+            log.error("quite another matter")
+        clock += QUIET_S
+        log.error("broker 1 down (after 9 ms)")
+    said = [record.getMessage() for record in caplog.records if record.name == log.name]
+    assert said == [
+        "broker 0 down (after 0 ms)",
+        "quite another matter",
+        "broker 1 down (after 9 ms) (239 like it in between)",
+    ]
 
 
 def test_what_ends_a_consumer_without_the_mark_of_a_fatal_error_ends_us_too():
