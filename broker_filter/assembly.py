@@ -61,13 +61,14 @@ def make_decoder(settings: Input) -> Decoder:
     Raises
     ------
     ConfigError, SchemaError
-        A folder of schemas is missing or not valid.
+        A folder of schemas is missing or not valid, or the registry's login cannot be read.
     """
     sources: list[SchemaSource] = [filed_schemas(settings.schema_folder, settings.schema_ids).get]
     if packaged := package_folder():
         sources.append(filed_schemas(packaged).get)
     if settings.schema_registry:
-        sources.append(Registry(settings.schema_registry))
+        login = settings.schema_registry_login_file
+        sources.append(Registry(settings.schema_registry, login_file=login))
     schemaless = {topic: load_folder(path) for topic, path in settings.topic_schemas.items()}
     unframer = Unframer(
         chained(*sources), schemaless=schemaless, max_bytes=settings.max_message_bytes

@@ -313,6 +313,10 @@ class Input(BaseModel):
         max_length=1000,
         description="URL of a schema registry, asked for the numbers that no folder knows",
     )
+    schema_registry_login_file: Path | None = Field(
+        default=None,
+        description="file that holds user:password for the registry, such as a mounted secret",
+    )
     topic_schemas: dict[Topic, Path] = Field(
         default_factory=dict,
         max_length=1000,
@@ -355,6 +359,16 @@ class Input(BaseModel):
     def _ordered(self) -> Self:
         if self.mjd_min >= self.mjd_max:
             raise ValueError(f"mjd_min {self.mjd_min} must be before mjd_max {self.mjd_max}")
+        return self
+
+    @model_validator(mode="after")
+    def _login_is_safe(self) -> Self:
+        if self.schema_registry_login_file is None:
+            return self
+        if self.schema_registry is None:
+            raise ValueError("schema_registry_login_file needs schema_registry")
+        if not _SAFE_URL.match(self.schema_registry):
+            raise ValueError("schema_registry must begin with https://, since a login goes there")
         return self
 
 

@@ -205,7 +205,8 @@ def _schemas(args: argparse.Namespace) -> SchemaSource:
     filed = filed_schemas(args.schema_folder or package_folder())
     sources: list[SchemaSource] = [lambda number: filed.get(number)]
     if args.schema_registry:
-        sources.append(Registry(args.schema_registry))
+        login = args.schema_registry_login_file
+        sources.append(Registry(args.schema_registry, login_file=login))
     return chained(*sources)
 
 

@@ -78,6 +78,12 @@ def _add_sources(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--schema-registry", metavar="URL", help="a schema registry that knows such schemas"
     )
+    group.add_argument(
+        "--schema-registry-login-file",
+        type=Path,
+        metavar="FILE",
+        help="holds user:password for it, if it wants a login",
+    )
 
 
 def _add_pace(group: argparse._ArgumentGroup) -> None:

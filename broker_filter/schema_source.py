@@ -7,6 +7,7 @@ registry, or by a folder of schemas filed ``MAJOR/MINOR`` as surveys publish the
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import json
 import time
@@ -106,27 +107,44 @@ class Registry:
     ----------
     url : str
         Such as ``https://registry.example.org``; ``/schemas/ids/N`` is appended.
+    login_file : Path, optional
+        Holds ``user:password`` on one line, where the registry asks for a login.
     patience_s : float
         How long it may stay out of reach.
     sleep, clock : callable
         As in `time`.
+
+    Raises
+    ------
+    ConfigError
+        The file of the login cannot be read, or holds none.
     """
 
     def __init__(
         self,
         url: str,
         *,
+        login_file: Path | None = None,
         patience_s: float = PATIENCE_S,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = url.rstrip("/")
+        self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+        if login_file is not None:
+            self._headers["Authorization"] = _basic(login_file)
         self._patience_s, self._sleep, self._clock = patience_s, sleep, clock
         self._known: dict[int, WriterSchema] = {}
         self._unknown: dict[int, float] = {}
 
     def __call__(self, number: int) -> WriterSchema | None:
-        """See `SchemaSource`; blocks for as long as the registry is out of reach."""
+        """See `SchemaSource`; blocks for as long as the registry is out of reach.
+
+        Raises
+        ------
+        ConfigError
+            The registry refuses the login, or wants one.
+        """
         if number in self._known:
             return self._known[number]
         if self._clock() < self._unknown.get(number, -1.0):
@@ -158,18 +176,36 @@ class Registry:
     def _get(self, number: int) -> bytes | None:
         """Text of a schema, None where the registry says that there is none."""
         url = f"{self._url}/schemas/ids/{number}"
-        accept = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
         try:
-            with urlopen(Request(url, headers=accept), timeout=TIMEOUT_S) as answer:  # noqa: S310  the settings allow http and https alone
+            with urlopen(Request(url, headers=self._headers), timeout=TIMEOUT_S) as answer:  # noqa: S310  the settings allow http and https alone
                 body = answer.read(2 * MAX_SCHEMA_BYTES + 1)
         except HTTPError as error:
             error.close()
             if error.code == HTTPStatus.NOT_FOUND:
                 return None
+            if error.code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                raise ConfigError(
+                    f"{url} answers {error.code} {error.reason}: schema_registry_login_file"
+                    " must name a file that holds its user:password"
+                ) from None
             raise TransientError(f"{url} answers {error.code} {error.reason}") from None
         except (URLError, OSError) as error:
             raise TransientError(f"{url} cannot be reached: {error}") from error
         return _schema_text(body, url)
+
+
+def _basic(login_file: Path) -> str:
+    """Header for a login; the password is in it, so it is never shown."""
+    problem = f"schema_registry_login_file {login_file}: "
+    try:
+        login = login_file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise ConfigError(f"{problem}cannot be read: {reason}") from None
+    user, colon, password = login.partition(":")
+    if not (user and colon and password) or "\n" in login:
+        raise ConfigError(f"{problem}does not hold user:password on one line")
+    return f"Basic {base64.b64encode(login.encode()).decode()}"
 
 
 def _schema_text(body: bytes, url: str) -> bytes:

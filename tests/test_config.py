@@ -129,6 +129,12 @@ def test_process_environment_is_the_default(monkeypatch, tmp_path):
         (MINIMAL + "alert: 3\n", {}, [":4: alert"]),
         (MINIMAL + "alert: 3\n", {"BROKER_FILTER_ALERT__SEED": "1"}, ["alert is not a section"]),
         (MINIMAL + "input: {mjd_min: 9e4}\n", {}, ["mjd_min 90000.0 must be before mjd_max"]),
+        (MINIMAL + "input: {schema_registry_login_file: f}\n", {}, ["needs schema_registry"]),
+        (
+            MINIMAL + "input: {schema_registry: 'http://r.org', schema_registry_login_file: f}\n",
+            {},
+            ["must begin with https://"],
+        ),
         ("{}", {}, ["kafka: is needed"]),
         ("kafka: {bootstrap_servers: 'a:1'}", {}, ["kafka.input_topics: is needed (topics to"]),
         (MINIMAL.replace("localhost:9092", "localhost"), {}, ["'localhost' is not host:port"]),

@@ -106,9 +106,11 @@ class Answers:
 
     def __init__(self, *answers: tuple[int, bytes]) -> None:
         self.answers, self.paths = list(answers), []  # type: tuple[list[Any], list[str]]
+        self.logins: list[str | None] = []
 
-    def next(self, path: str) -> tuple[int, bytes]:
+    def next(self, path: str, login: str | None) -> tuple[int, bytes]:
         self.paths.append(path)
+        self.logins.append(login)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
@@ -119,7 +121,7 @@ def serve() -> Iterator[Any]:
     def start(answers: Answers) -> str:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                status, body = answers.next(self.path)
+                status, body = answers.next(self.path, self.headers["Authorization"])
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -176,6 +178,38 @@ def test_a_number_that_a_registry_does_not_know_is_asked_again_later(serve: Any)
     time.sleep(301)
     assert find(7) is not None
     assert len(answers.paths) == 2
+
+
+def test_a_registry_gets_the_login_that_a_file_holds(serve: Any, tmp_path: Path) -> None:
+    answers, file = Answers(known(ALONE)), tmp_path / "login"
+    file.write_text("reader:pass:word\n")
+    assert Registry(serve(answers), login_file=file)(7) is not None
+    assert answers.logins == ["Basic cmVhZGVyOnBhc3M6d29yZA=="]
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_login_ends_at_once_with_the_setting_to_look_at(
+    serve: Any, tmp_path: Path, status: int
+) -> None:
+    file = tmp_path / "login"
+    file.write_text("reader:hunter2")
+    answers = Answers((status, b""))
+    with pytest.raises(ConfigError, match="schema_registry_login_file") as caught:
+        Registry(serve(answers), login_file=file)(7)
+    assert len(answers.paths) == 1
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"hunter2", b":hunter2", b"a:b\nhunter2:c", b"\xff"]
+)
+def test_a_file_without_a_login_is_told_at_the_start(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "login"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError, match=f"{file}: ") as caught:
+        Registry("https://registry.example.org", login_file=file)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_registry_that_is_away_for_a_moment_is_waited_for(serve: Any) -> None:
