@@ -5,9 +5,6 @@ its end lies in the future. When the anchor moves on, the epochs before the new 
 into the running statistics of their track: one source of one star and band, with a baseline
 and an error scale of its own.
 
-Difference flux without a reference flux has tracks of its own, whose quiet level is free. It is
-read in units of the baseline that the total flux of the same star and band has, once that is known.
-
 Windows are kept in order of time, so that a known epoch is found by binary search and a read is a
 copy. A message is inserted by array operations alone; nothing here is a Python object per point.
 """
@@ -20,12 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Final
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from broker_filter.baseline import COLUMNS, Series, Tracks
+from broker_filter.baseline import COLUMNS, Tracks
 from broker_filter.columns import (
     Column,
     Columns,
@@ -37,7 +33,9 @@ from broker_filter.columns import (
 )
 from broker_filter.errors import StateError
 from broker_filter.pages import PagedPoints, grown, spans
-from broker_filter.photometry import by_reference, combine
+from broker_filter.photometry import by_reference
+from broker_filter.readout import Readout
+from broker_filter.source_table import SourceTable
 from broker_filter.types import FloatArray, IntArray, Photometry, StarId, WindowBatch
 
 __all__ = ["WindowStore"]
@@ -46,7 +44,6 @@ TICKS_PER_DAY: Final = 1e6
 """Times are kept to the tick (0.09 s): epochs of one track in the same tick are one epoch."""
 
 NEVER: Final = -(1 << 40)
-MAX_SOURCES: Final = 1 << 16
 CHUNK_POINTS: Final = 1 << 21
 MOST_HELD: Final = 16
 """Points held for each epoch to be found up to which it is faster to look at all of them."""
@@ -100,35 +97,6 @@ class _Epochs:
         return self.take(np.lexsort((self.flux, self.error, time, slot)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Units:
-    """How the points of the tracks of each window are read, shape (B, D), NaN where there are none.
-
-    Parameters
-    ----------
-    level, level_err : ndarray, float64
-        Flux of the quiet star, the unit, and its 1-sigma error.
-    offset : ndarray, float64
-        What turns the points' flux into total flux; 0 where it is that already.
-    error : ndarray, float64
-        1-sigma error of the track's quiet light in that unit.
-    scale : ndarray, float64
-        Factor on the error bars.
-    """
-
-    level: FloatArray
-    level_err: FloatArray
-    offset: FloatArray
-    error: FloatArray
-    scale: FloatArray
-
-    @property
-    def usable(self) -> NDArray[np.bool_]:
-        with np.errstate(invalid="ignore"):
-            finite = np.isfinite(self.level + self.level_err + self.offset)
-            return np.asarray((self.level > 0) & finite)
-
-
 class WindowStore:
     """All windows of one partition.
 
@@ -153,16 +121,14 @@ class WindowStore:
         self._slot_of: dict[tuple[str, str], dict[StarId, int]] = {}
         self._books: list[tuple[str, str]] = []
         self._book = np.zeros(0, np.uint16)
-        self._sources: dict[tuple[str, bool, bool], int] = {}
-        self._source_relative = np.zeros(0, np.bool_)
-        self._source_difference = np.zeros(0, np.bool_)
-        self._source_rank = np.zeros(0, np.int64)
+        self._sources = SourceTable()
         self._newest = np.zeros(0)
         self._anchor = np.zeros(0, np.int64)
         self._place = np.zeros((0, 2))
         self._turn = np.zeros(0, np.int32)
         self._points = PagedPoints()
         self._tracks = Tracks(baseline_floor)
+        self._readout = Readout(self._points, self._tracks, self._sources)
 
     def __len__(self) -> int:
         return len(self.star)
@@ -271,7 +237,9 @@ class WindowStore:
         return np.unique(np.concatenate([np.empty(0, np.int64), *moved]))
 
     def _insert(self, photometry: Photometry) -> IntArray:
-        source = self._source(photometry)
+        source = self._sources.code(photometry)
+        if source < 0:
+            self._counts["too_many_sources"] += len(photometry)
         if source < 0 or not len(photometry):
             return np.empty(0, np.int64)
         slot = self._slots(photometry)
@@ -299,26 +267,6 @@ class WindowStore:
         turn = np.arange(len(slot), dtype=np.int32)
         self._turn[slot] = turn
         return bool((self._turn[slot] == turn).all())
-
-    def _source(self, photometry: Photometry) -> int:
-        """Code of the message's source; negative, and counted, where there are too many."""
-        key = (photometry.source, photometry.relative, photometry.kind == "difference")
-        if key in self._sources:
-            return self._sources[key]
-        if len(self._sources) == MAX_SOURCES:
-            self._counts["too_many_sources"] += len(photometry)
-            return -1
-        return self._enter(key)
-
-    def _enter(self, key: tuple[str, bool, bool]) -> int:
-        code = self._sources[key] = len(self._sources)
-        self._source_relative = np.append(self._source_relative, key[1])
-        self._source_difference = np.append(self._source_difference, key[2])
-        # The order of sources within a tick follows their names, not their arrival.
-        name = repr(key if key[2] else key[:2])
-        rank = crc32(name.encode()) * MAX_SOURCES + code
-        self._source_rank = np.append(self._source_rank, rank)
-        return code
 
     def _slots(self, photometry: Photometry) -> IntArray:
         """Slot of each epoch; new ones come into being."""
@@ -463,7 +411,7 @@ class WindowStore:
 
     def _position(self, epochs: _Epochs, source: int) -> IntArray:
         """How many points of its window come before each epoch."""
-        points, rank = self._points, self._source_rank
+        points, rank = self._points, self._sources.rank
 
         def before(place: IntArray) -> NDArray[np.bool_]:
             held = points.time[place]
@@ -511,7 +459,7 @@ class WindowStore:
             *(np.concatenate([old[2], new[2]]), np.concatenate([old[3], new[3]])),
         )
         owner = np.concatenate([owner, np.repeat(np.arange(len(slot)), size)])
-        order = np.lexsort((self._source_rank[sources], time, owner))
+        order = np.lexsort((self._sources.rank[sources], time, owner))
         owner, at = spans(start, held + size)
         kept = at < total[owner]
         order, owner, at = order[kept], owner[kept], at[kept]
@@ -537,114 +485,12 @@ class WindowStore:
             and so are windows that hold no others; both are counted as ``no_baseline`` or
             ``difference_without_reference``.
         """
-        window, source = self._gather(slots)
-        which, track, present = self._which(slots, window, source)
-        units = self._units(window, which, track, present)
-        window, good = _in_units(window, which, units)
+        reading = self._readout(slots)
         if count:
-            lost = present & ~units.usable
-            self._counts["no_baseline"] += int((lost & ~self._is_difference(track)).sum())
-            refused = lost & self._is_difference(track)
-            self._counts["difference_without_reference"] += int(refused.sum())
-            readable = _pick(units.usable, which) & _valid(window)
-            self._counts["not_finite"] += int((readable & ~good).sum())
-        return self._batch(slots, _packed(window, which, good), units)
-
-    def _gather(self, slots: IntArray) -> tuple[Series, NDArray[np.uint16]]:
-        """Points of windows as padded rows, and the source of each; padding repeats the last."""
-        n = self._points.count[slots].astype(np.int64)
-        column = np.arange(max(int(n.max(initial=1)), 1))
-        position = np.minimum(column, np.maximum(n - 1, 0)[:, None])
-        place = self._points.place(slots[:, None], position)
-        time, flux, error, source = self._points.columns(place)
-        return Series(time, flux, error, n), source
-
-    def _which(
-        self, slots: IntArray, window: Series, source: NDArray[np.uint16]
-    ) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
-        """Tracks of each window, shape (B, D), which has points, and the track of each point.
-
-        The last has shape (B, N), or (B, 1) where no window has more than one track.
-        """
-        columns = [self._tracks.first(slots)]
-        while (more := self._tracks.after(columns[-1])).max(initial=-1) >= 0:
-            columns.append(more)
-        track = np.stack(columns, axis=1)
-        if len(columns) == 1:
-            return np.zeros((len(slots), 1), np.int64), track, window.n[:, None] > 0
-        which, valid = np.zeros(source.shape, np.int64), _valid(window)
-        present = np.zeros(track.shape, np.bool_)
-        for d, column in enumerate(columns):
-            mine = valid & (source == self._tracks.source[column][:, None])
-            mine &= column[:, None] >= 0
-            which[mine] = d
-            present[:, d] = mine.any(axis=1)
-        return which, track, present
-
-    def _is_difference(self, track: IntArray) -> NDArray[np.bool_]:
-        """Which tracks hold difference flux; false where there is none."""
-        return np.asarray(self._source_difference[self._tracks.source[track]] & (track >= 0))
-
-    def _units(
-        self, window: Series, which: IntArray, track: IntArray, present: NDArray[np.bool_]
-    ) -> _Units:
-        """How each track of each window is read."""
-        level, level_err, scale = np.full((3, *track.shape), np.nan)
-        for d in range(track.shape[1]):
-            rows = np.flatnonzero(present[:, d])
-            part = window.take(rows)
-            if track.shape[1] > 1:
-                of = which[rows, : part.time.shape[1]]
-                part, _ = _packed(part, of, (of == d) & _valid(part))
-            found = self._tracks.calibrate(track[rows, d], part)
-            level[rows, d], level_err[rows, d] = found.level, found.level_err
-            scale[rows, d] = found.scale
-        with np.errstate(divide="ignore", invalid="ignore"):
-            error = level_err / level
-        units = _Units(level, level_err, np.zeros(level.shape), error, scale)
-        return self._tied(units, track) if self._source_difference.any() else units
-
-    def _tied(self, units: _Units, track: IntArray) -> _Units:
-        """Give tracks of difference flux the baseline that their star's total flux has.
-
-        Their own level is that of the quiet star above the reference image, whatever that shows:
-        total = difference - level + baseline. So an error of the baseline scales what happens to
-        the star, as blending does, and only that of the level shifts its quiet light.
-        """
-        difference = self._is_difference(track)
-        base, base_err = self._known_total(track)
-        relative = self._source_relative[self._tracks.source[track]]
-        base = np.where(relative, 1.0, base[:, None])
-        base_err = np.maximum(np.where(relative, 0.0, base_err[:, None]), self._tracks.floor * base)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            error = np.maximum(units.level_err / base, self._tracks.floor)
-        return _Units(
-            np.where(difference, base, units.level),
-            np.where(difference, base_err, units.level_err),
-            np.where(difference, base - units.level, units.offset),
-            np.where(difference, error, units.error),
-            units.scale,
-        )
-
-    def _known_total(self, track: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Baseline in nJy of each window's total flux, from outside the window, and its error."""
-        level, error = np.full((2, len(track)), np.nan)
-        total = (track >= 0) & ~self._is_difference(track)
-        total &= ~self._source_relative[self._tracks.source[track]]
-        for d in range(track.shape[1]):
-            rows = np.flatnonzero(total[:, d])
-            known = self._tracks.known(track[rows, d])
-            level[rows], error[rows] = combine(level[rows], error[rows], *known)
-        return level, error
-
-    def _batch(
-        self, slots: IntArray, packed: tuple[Series, IntArray], units: _Units
-    ) -> WindowBatch:
-        window, which = packed
-        kept = np.flatnonzero(window.n)
-        slot, part, which = slots[kept], window.take(kept), which[kept]
+            self._counts.update(reading.losses)
+        kept = np.flatnonzero(reading.window.n)
+        slot, part = slots[kept], reading.window.take(kept)
         # The newest source speaks for the window.
-        last = np.take_along_axis(which, np.minimum(part.n[:, None], which.shape[1]) - 1, axis=1)
         newest = self._points.place(slot, self._points.count[slot].astype(np.int64) - 1)
         books = [self._books[book] for book in self._book[slot].tolist()]
         return WindowBatch(
@@ -660,10 +506,10 @@ class WindowStore:
             flux=part.flux.astype(np.float32, copy=False),
             sigma=part.error.astype(np.float32, copy=False),
             n=part.n,
-            baseline=np.take_along_axis(units.level[kept], last, axis=1)[:, 0],
-            baseline_err=np.take_along_axis(units.level_err[kept], last, axis=1)[:, 0],
-            baseline_error=_common_error(part, which, units.error[kept]),
-            relative=self._source_relative[self._points.source[newest]],
+            baseline=reading.newest(reading.units.level)[kept],
+            baseline_err=reading.newest(reading.units.level_err)[kept],
+            baseline_error=reading.common_error()[kept],
+            relative=self._sources.relative[self._points.source[newest]],
         )
 
     def state(self) -> dict[str, Column]:
@@ -673,9 +519,7 @@ class WindowStore:
         return {
             **packed_stars("star", self.star),
             **packed("books", [text for book in self._books for text in book]),
-            **packed("sources", [name for name, _, _ in self._sources]),
-            "source_relative": self._source_relative.copy(),
-            "source_difference": self._source_difference.copy(),
+            **self._sources.state(),
             **{name: getattr(self, f"_{name}")[:size].copy() for name in _OWN},
             **{name: array[: self._tracks.size].copy() for name, array in tracks.items()},
             **self._points.state(size),
@@ -705,12 +549,7 @@ class WindowStore:
     def _restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
         books = unpacked("books", columns)
         self._books = list(zip(books[::2], books[1::2], strict=True))
-        relative = columns["source_relative"]
-        # Older snapshots hold total flux alone.
-        difference = columns.get("source_difference", np.zeros(len(relative), np.bool_))
-        names = unpacked("sources", columns)
-        for key in zip(names, relative.tolist(), difference.tolist(), strict=True):
-            self._enter(key)
+        self._sources.restore(columns)
         self.star = unpacked_stars("star", columns)
         self._make_room(len(self))
         for name in _OWN:
@@ -724,58 +563,3 @@ class WindowStore:
 def _changes(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Whether each value but the first differs from the one before it."""
     return np.asarray(values[1:] != values[:-1])
-
-
-def _valid(window: Series) -> NDArray[np.bool_]:
-    return np.asarray(np.arange(window.time.shape[1]) < window.n[:, None])
-
-
-def _pick(values: NDArray[Any], which: IntArray) -> NDArray[Any]:
-    """The value of each point's track, shape (B, N), or (B, 1) where there is one track."""
-    return values if values.shape[1] == 1 else np.take_along_axis(values, which, axis=1)
-
-
-def _in_units(window: Series, which: IntArray, units: _Units) -> tuple[Series, NDArray[np.bool_]]:
-    """Flux and error in units of each point's baseline, and which of them can be used."""
-    usable = units.usable
-    level = np.where(usable, units.level, 1.0)
-    with np.errstate(over="ignore", under="ignore"):
-        flux = window.flux * _pick((1.0 / level).astype(np.float32), which)
-        if (offset := np.where(usable, units.offset / level, 0.0)).any():
-            flux = flux + _pick(offset.astype(np.float32), which)
-        sigma = window.error * _pick((units.scale / level).astype(np.float32), which)
-    good = _valid(window) & _pick(usable, which)
-    with np.errstate(invalid="ignore"):
-        good &= np.isfinite(flux) & np.isfinite(sigma) & (sigma > 0)
-    return Series(window.time, flux, sigma, window.n), good
-
-
-def _common_error(window: Series, which: IntArray, relative: FloatArray) -> FloatArray:
-    """Relative error of the weighted mean of the baselines of each window's tracks, shape (B,).
-
-    ``which`` tells the track of each point, shape (B, N) or (B, 1); ``relative``, shape (B, D),
-    the error of each track's baseline. The errors of different tracks are independent.
-    """
-    weight = np.where(_valid(window), 1.0 / np.where(window.error > 0, window.error, 1.0) ** 2, 0)
-    total = weight.sum(axis=1)
-    error = np.zeros(len(total))
-    for d in range(relative.shape[1]):
-        share = np.where(which == d, weight, 0).sum(axis=1) / total
-        error += np.where(share > 0, share * relative[:, d], 0) ** 2
-    return np.sqrt(error)
-
-
-def _packed(window: Series, which: IntArray, good: NDArray[np.bool_]) -> tuple[Series, IntArray]:
-    """The good points of each row moved to its front, and zero behind them."""
-    n = good.sum(axis=1)
-    time, flux, error = window.time, window.flux, window.error
-    if not np.array_equal(good, np.arange(good.shape[1]) < n[:, None]):
-        order = np.argsort(~good, axis=1, kind="stable")
-        time = np.take_along_axis(time, order, axis=1)
-        flux, error = (np.take_along_axis(column, order, axis=1) for column in (flux, error))
-        which = which if which.shape[1] == 1 else np.take_along_axis(which, order, axis=1)
-    kept = np.arange(good.shape[1]) < n[:, None]
-    if not kept.all():  # copies: a row may be packed once for each of its tracks
-        time = np.where(kept, time, 0)
-        flux, error = np.where(kept, flux, 0), np.where(kept, error, 0)
-    return Series(time, flux, error, n), which
