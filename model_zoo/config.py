@@ -16,6 +16,7 @@ from model_zoo.simulate.prior import BLENDED_GATE, PAPER_GATE, PAPER_PRIOR, ROMA
 __all__ = ["PolishConfig", "SimulatorConfig", "TrainConfig", "TrainingConfig", "load_config"]
 
 PRIORS = {prior.name: prior for prior in (PAPER_PRIOR, ROMAN_PRIOR)}
+LEAST_POLISHED = 100
 GATES = {gate.name: gate for gate in (PAPER_GATE, BLENDED_GATE)}
 
 
@@ -63,6 +64,13 @@ class PolishConfig(_Strict):
     epochs: float = Field(30, gt=0, description="times that each is seen")
     batch: int = Field(8192, ge=8, description="curves a step")
     rate: float = Field(0.003, gt=0, description="highest learning rate")
+
+    @field_validator("curves")
+    @classmethod
+    def _enough(cls, value: int) -> int:
+        if 0 < value < LEAST_POLISHED:
+            raise ValueError(f"must be 0, or at least {LEAST_POLISHED} to hold events and noise")
+        return value
 
 
 class TrainConfig(_Strict):

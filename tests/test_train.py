@@ -233,6 +233,7 @@ def write(path: Path, content: object) -> Path:
         ({"simulator": {"gaet": "paper-1"}}, r"simulator\.gaet"),
         ({"simulator": {"gate": "paper-9"}}, r"simulator: 'paper-9' is not one of \['paper-1'"),
         ({"simulator": {"baseline_error": [0.01, 0.001]}}, "0 < low <= high"),
+        ({"polish": {"curves": 7}}, r"polish\.curves: .*0, or at least 100"),
         ({"model_id": "Tiny"}, "model_id"),
         ({"minutes": "long"}, "minutes"),
     ],
