@@ -319,7 +319,6 @@ def soak(servers: str, folder: Path, size: Size) -> Figures:
         "soak: load (messages/s)": load,
         "soak: memory after warm-up (MB)": first,
         "soak: memory at the end (MB)": last,
-        "burst: first packet to all scored and committed (s)": 39.0,
         "soak: growth of memory after warm-up": last / first - 1,
         "soak: most of it (MB)": max(warm),
         "soak: messages behind at the end": behind,
