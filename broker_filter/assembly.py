@@ -101,7 +101,7 @@ def make_intake(settings: Settings, entry: Entry, metrics: Metrics) -> Intake:
 
 
 def make_assessment(settings: Settings, entry: Entry, metrics: Metrics) -> Assessment:
-    """Second half of the pipeline, with the network loaded and warm."""
+    """Second half of the pipeline, with the network loaded."""
     model, alert = settings.model, settings.alert
     scorer = Scorer(
         entry,
@@ -110,7 +110,6 @@ def make_assessment(settings: Settings, entry: Entry, metrics: Metrics) -> Asses
         chunk=settings.batch.chunk,
         threads=model.threads,
     )
-    scorer.warm_up()
     threshold = _threshold(settings, entry)
     version = software_version()
     metrics.set("build_info", 1, version=version, model=entry.model_id)
@@ -162,7 +161,6 @@ def make_service(
     kafka = settings.kafka
     intake = make_intake(settings, entry, metrics)
     assessment = make_assessment(settings, entry, metrics)
-    health.set_ready("model")
     store = _open_store(settings)
     progress, patience = GroupProgress(kafka), Patience(UNREACHABLE_S)
 

@@ -121,6 +121,10 @@ class Assessment:
         self._metrics = metrics
         self._memories: defaultdict[Partition, _Memory] = defaultdict(_Memory)
 
+    def warm_up(self) -> None:
+        """Make the network ready; belongs into the thread that will call `assess`."""
+        self._scorer.warm_up()
+
     def assess(self, work: Work, now_ms: int) -> Outputs:
         """Evaluate one piece of work; blocks for as long as the network takes.
 

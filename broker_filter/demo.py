@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -130,6 +131,7 @@ def run(args: argparse.Namespace) -> int:
     """
     began = time.monotonic()
     configure_logging("error", "text")
+    torch.set_num_threads(1)  # of this thread: see `broker_filter.scorer`
     entry = open_entry(_settings("127.0.0.1:0", args.model))
     archive = Archive(
         args.stars, args.injected, args.seed, entry.config["prior"], entry.window_days

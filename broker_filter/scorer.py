@@ -2,6 +2,11 @@
 
 Every call of the network has one of a few fixed shapes (a full chunk of one bucket), so that a
 window's K does not depend on which other windows came with it.
+
+All of it belongs into one thread. OpenMP keeps a team of threads for each thread that computes in
+parallel, and once all teams together outnumber the cores it lets them sleep at every turn, which
+halves the speed (throttled spinning of libgomp). So a scorer leaves the thread that makes it with
+one, and the thread that scores gets the team.
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ from broker_filter.prior import BoxPrior
 from broker_filter.types import WindowBatch
 
 __all__ = ["Scored", "Scorer"]
+
+OWN_CHOICE = torch.get_num_threads()  # before anybody changes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,8 @@ class Scorer:
     chunk : int
         Windows per call of the network.
     threads : int, optional
-        CPU threads of torch; its own choice if left out.
+        CPU threads of the thread that calls `warm_up`; torch's own choice if left out. The thread
+        that makes a scorer has one from then on.
 
     Raises
     ------
@@ -63,8 +71,8 @@ class Scorer:
         chunk: int = 64,
         threads: int | None = None,
     ) -> None:
-        if threads is not None:
-            torch.set_num_threads(threads)
+        self._threads = threads or OWN_CHOICE
+        torch.set_num_threads(1)
         self.entry = entry
         self.chunk = chunk
         self._device = torch.device(device)
@@ -107,7 +115,11 @@ class Scorer:
         return self._certifier(x[0], float(baseline_error[0]), s, seed)
 
     def warm_up(self) -> None:
-        """Run each shape once, and a certificate, so that the first alert waits for neither."""
+        """Run each shape once, and a certificate, so that the first alert waits for neither.
+
+        Belongs into the thread that will score.
+        """
+        torch.set_num_threads(self._threads)
         with torch.inference_mode():
             for bucket in self._buckets:
                 x = torch.full((self.chunk, bucket, 3), PADDING, device=self._device)

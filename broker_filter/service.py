@@ -135,6 +135,7 @@ class Service:
             Whatever no retry can mend; nothing that is not delivered has been committed.
         """
         self._worker.start()
+        self._worker.submit(self._assessment.warm_up, lambda _: self._health.set_ready("model"))
         self._health.set_ready("broker")
         try:
             while not self._stop.is_set():

@@ -44,6 +44,8 @@ class PeakScorer:
 
     epochs_seen: list[int] = field(default_factory=list)
 
+    def warm_up(self) -> None: ...
+
     def score(self, batch: WindowBatch) -> Scored:
         self.epochs_seen += batch.n.tolist()
         with np.errstate(divide="ignore", invalid="ignore"):

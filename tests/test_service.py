@@ -60,6 +60,8 @@ class Judge:
         self.works: list[Work] = []
         self.restored: list[tuple[Partition, int | None]] = []
 
+    def warm_up(self) -> None: ...
+
     def assess(self, work: Work, now_ms: int) -> Outputs:
         assert now_ms > 0
         assert self.gate.wait(PATIENCE_S)
