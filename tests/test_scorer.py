@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from typing import Any
 
@@ -159,6 +161,22 @@ def test_every_call_of_the_network_has_the_shape_that_was_warmed_up(
     scorer.score(make_batch(LENGTHS + [900] * 40))
     assert set(seen) == warmed
     assert warmed == {(CHUNK, bucket, 3) for bucket in filed.config["window"]["buckets"]}
+
+
+def test_the_thread_that_scores_has_the_threads_and_the_one_that_made_the_scorer_has_one(
+    filed: zoo.Entry,
+) -> None:
+    def in_a_thread(action: Callable[[], object]) -> int:
+        def run() -> int:
+            action()
+            return torch.get_num_threads()
+
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(run).result()
+
+    scorers: list[Scorer] = []
+    assert in_a_thread(lambda: scorers.append(Scorer(filed, chunk=CHUNK, threads=3))) == 1
+    assert in_a_thread(scorers[0].warm_up) == 3
 
 
 def test_chunks_cover_every_window_once_in_its_bucket() -> None:
