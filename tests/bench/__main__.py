@@ -32,6 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, seconds in all")
     quick = parser.parse_args().quick
+    where = machine()
     figures: dict[str, float] = {}
     snapshot, packets = bench_snapshot.measure, bench_packets.measure
     for part in (bench_scoring.measure, bench_intake.measure, window, decode, packets, snapshot):
@@ -39,10 +40,10 @@ def main() -> None:
         figures |= measured
         for case, figure in measured.items():
             print(f"{case:<55} {shown(figure):>12}", flush=True)
-    result = {"machine": machine(), "date": now(), "quick": quick, "figures": figures}
+    result = {"machine": where, "date": now(), "quick": quick, "figures": figures}
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"\n{', '.join(map(str, machine().values()))}; see {OUT}")
+    print(f"\n{', '.join(map(str, where.values()))}; see {OUT}")
 
 
 def shown(figure: float) -> str:

@@ -65,6 +65,7 @@ def score_as_in_the_paper(entry: zoo.Entry) -> float:
 def sample(entry: zoo.Entry, n: int) -> float:
     """Milliseconds for posterior samples of one window."""
     scorer = Scorer(entry)
+    scorer.warm_up()
     scored = scorer.score(windows(1, EPOCHS[1000]))
     return 1000 * seconds(lambda: scorer.posterior(scored, 0, n, 1), 1)
 
