@@ -1,9 +1,9 @@
 """An injection run into real light curves: ``python -m tests.bench.bench_recovery``.
 
 The OGLE-II and KMTNet files go through an embedded broker and the whole filter, with microlensing
-injected into a share of the stars; prints what was found, and writes truth, alerts, report and
-figure to ``build/recovery``. Files of known events and of variables are among the untouched stars,
-so their alerts are told apart by file in ``untouched.json``.
+injected into a share of the stars; prints what was found, and writes truth, alerts, summary and
+figure to ``build/recovery``. Known events and variables are among the untouched stars, so that their
+alerts are told apart by the archive that they are of.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
+from zipfile import ZipFile
 
 from broker_filter import replay_command, replay_options
 from broker_filter.alert_codec import to_json_dict
@@ -24,7 +25,8 @@ from broker_filter.recovery.files import read_alerts, read_truth
 from broker_filter.recovery.plot import plot_recovery
 from broker_filter.rehearsal import rehearse
 from broker_filter.sink import Sink
-from tests.integration.harness import light_curve_settings
+from tests.bench.__main__ import now, processor
+from tests.integration.harness import light_curve_settings, version
 
 TEST_DATA = Path(__file__).parents[3] / "shared" / "data"
 SOURCES = (
@@ -70,15 +72,21 @@ def main() -> None:
     told.write_text("".join(json.dumps(to_json_dict(alert)) + "\n" for alert in alerts))
     truth = read_truth(args.out / "inject.truth.jsonl")
     found = report(truth, read_alerts(str(told)))
-    (args.out / "report.json").write_text(json.dumps(found, indent=1))
-    untouched = Counter(
-        str(alert.star_id)
-        for alert in alerts
-        if alert.state == "new" and str(alert.star_id) not in truth.events
-    )
-    (args.out / "untouched.json").write_text(json.dumps(untouched, indent=1))
+    new = [str(alert.star_id) for alert in alerts if alert.state == "new"]
+    of = archive_of(sources)
+    untouched = Counter(of.get(star, "other") for star in new if star not in truth.events)
+    about = {"machine": processor(), "date": now(), "code": version(), "share": args.share}
+    summary = {**about, "new alerts of untouched stars": untouched, "report": found}
+    (args.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     plot_recovery(found, args.out / "recovery.png")
     print(format_report(found))
+    print("new alerts of untouched stars:", *(f"{n} of {name}" for name, n in untouched.items()))
+
+
+def archive_of(sources: list[Path]) -> dict[str, str]:
+    """Name of the archive that each star is of, for zips whose files are named by star."""
+    zips = [source for source in sources if source.suffix == ".zip"]
+    return {Path(name).stem: source.stem for source in zips for name in ZipFile(source).namelist()}
 
 
 if __name__ == "__main__":
