@@ -2,7 +2,7 @@
 
 The OGLE-II and KMTNet files go through an embedded broker and the whole filter, with microlensing
 injected into a share of the stars; prints what was found, and writes truth, alerts, summary and
-figure to ``build/recovery``. Known events and variables are among the untouched stars, so that their
+figure to ``build/recovery``. Known events and variables are among the untouched stars, so their
 alerts are told apart by the archive that they are of.
 """
 
