@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from broker_filter.evidence import LN_10
-from broker_filter.flow_sampler import FlowSampler
+from broker_filter.flow_sampler import LN_2_PI, FlowSampler
 from broker_filter.lens import excess
 from broker_filter.network_input import split_padding
 from broker_filter.prior import BoxPrior
@@ -33,7 +33,6 @@ ROUNDS = 8
 COMPONENTS, EM_STEPS = 8, 4
 PRIOR_SHARE = 0.1
 ADAPT_ESS = 100.0
-LN_2_PI = math.log(2 * math.pi)
 EDGE = 1e-6  # nearest that a parameter may come to the edge of the box, as a share of it
 
 

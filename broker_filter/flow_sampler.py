@@ -19,7 +19,7 @@ from torch.nn.functional import linear, pad, relu
 
 from broker_filter.posterior import PARAMETERS, prior_of
 
-__all__ = ["FlowSampler", "spline", "spline_inverse"]
+__all__ = ["LN_2_PI", "FlowSampler", "spline", "spline_inverse"]
 
 BOUND, SLOPE = 5.0, math.log(1e-3)  # of zuko's MonotonicRQSTransform
 LN_2_PI = math.log(2 * math.pi)

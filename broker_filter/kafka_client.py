@@ -39,31 +39,39 @@ _log = logging.getLogger(__name__)
 _client_log = logging.getLogger("broker_filter.librdkafka")
 
 
-class _Seldom(logging.Filter):
-    """Passes each kind of line once in `QUIET_S`, with how many like it came in between.
-
-    While brokers are down, librdkafka says so several times a second. Lines are of one kind if
-    they differ in numbers alone.
-    """
+class _Throttle:
+    """Lets each kind of message through once in `QUIET_S`: an outage repeats itself at once."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._since: dict[str, tuple[float, int]] = {}
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to pass the line on."""
-        now, text = time.monotonic(), record.getMessage()
-        kind = re.sub(r"\d+", "#", text)[:MAX_KIND]
-        began, left_out = self._since.get(kind, (now - QUIET_S, 0))
+    def passed_over(self, kind: str) -> int | None:
+        """How many of a kind were held back since the last one; None for one to hold back."""
+        now = time.monotonic()
+        began, held_back = self._since.get(kind, (now - QUIET_S, 0))
         if now - began < QUIET_S:
-            self._since[kind] = began, left_out + 1
-            return False
+            self._since[kind] = began, held_back + 1
+            return None
         if len(self._since) >= MAX_KINDS:
             self._since.clear()
         self._since[kind] = now, 0
-        if left_out:
-            record.msg, record.args = f"{text} ({left_out} like it in between)", ()
-        return True
+        return held_back
+
+
+class _Seldom(logging.Filter):
+    """Throttles a log; lines are of one kind if they differ in numbers alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._throttle = _Throttle()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to pass the line on."""
+        text = record.getMessage()
+        held_back = self._throttle.passed_over(re.sub(r"\d+", "#", text)[:MAX_KIND])
+        if held_back:
+            record.msg, record.args = f"{text} ({held_back} like it in between)", ()
+        return held_back is not None
 
 
 _client_log.addFilter(_Seldom())
@@ -218,7 +226,7 @@ class ClientErrors:
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
         self._end: BrokerFilterError | None = None
-        self._logged: dict[str, float] = {}
+        self._throttle = _Throttle()
         self.last = ""
 
     def note(self, error: Any) -> None:  # noqa: ANN401  the client has no types for mypy
@@ -258,10 +266,7 @@ class ClientErrors:
         return result
 
     def _warn(self, reason: str, detail: str) -> None:
-        # An outage repeats itself several times a second.
-        now = time.monotonic()
-        if now - self._logged.get(reason, -QUIET_S) >= QUIET_S:
-            self._logged[reason] = now
+        if self._throttle.passed_over(reason) is not None:
             _log.warning("kafka_error", extra={"reason": reason, "detail": detail})
 
 

@@ -130,9 +130,7 @@ class Registry:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = url.rstrip("/")
-        self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
-        if login_file is not None:
-            self._headers["Authorization"] = _basic(login_file)
+        self._login = None if login_file is None else _basic(login_file)
         self._patience_s, self._sleep, self._clock = patience_s, sleep, clock
         self._known: dict[int, WriterSchema] = {}
         self._unknown: dict[int, float] = {}
@@ -176,8 +174,13 @@ class Registry:
     def _get(self, number: int) -> bytes | None:
         """Text of a schema, None where the registry says that there is none."""
         url = f"{self._url}/schemas/ids/{number}"
+        accept = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+        request = Request(url, headers=accept)  # noqa: S310  the settings allow http and https alone
+        if self._login is not None:
+            # A redirect may lead to another host, which has no business with the password.
+            request.add_unredirected_header("Authorization", self._login)
         try:
-            with urlopen(Request(url, headers=self._headers), timeout=TIMEOUT_S) as answer:  # noqa: S310  the settings allow http and https alone
+            with urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310  the settings allow http and https alone
                 body = answer.read(2 * MAX_SCHEMA_BYTES + 1)
         except HTTPError as error:
             error.close()

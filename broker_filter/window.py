@@ -319,16 +319,21 @@ class WindowStore:
         if late.any():
             self._counts["late"] += int(late.sum())
             epochs = epochs.take(~late)
-        known = ~(_changes(epochs.slot) | _changes(epochs.time))
-        if known.any():
-            self._counts["duplicate"] += int(known.sum())
-            epochs = epochs.take(np.concatenate([_ONE, ~known]))
+        epochs = self._once_a_tick(epochs)
         ahead = epochs.time > self._newest[epochs.slot]
         if not ahead.all():
             self._merge(epochs.take(~ahead), source)
             epochs = epochs.take(ahead)
         if len(epochs):
             self._append(epochs, source)
+
+    def _once_a_tick(self, epochs: _Epochs) -> _Epochs:
+        """The first epoch of each slot and tick, which is the best one; the others are counted."""
+        known = ~(_changes(epochs.slot) | _changes(epochs.time))
+        if not known.any():
+            return epochs
+        self._counts["duplicate"] += int(known.sum())
+        return epochs.take(np.concatenate([_ONE, ~known]))
 
     def _fold_past(self, epochs: _Epochs, source: int) -> _Epochs:
         """Fold the history of stars that were not seen before; what their windows hold is left.
@@ -342,10 +347,7 @@ class WindowStore:
         if not past.any():
             return epochs
         self._anchor[slot[new]] = newest[new]
-        history = epochs.take(past)
-        known = ~(_changes(history.slot) | _changes(history.time))
-        self._counts["duplicate"] += int(known.sum())
-        history = history.take(np.concatenate([_ONE, ~known]))
+        history = self._once_a_tick(epochs.take(past))
         self._counts["inserted"] += len(history)
         for part in history.by_cell(history.cell):
             track = self._tracks.of(part.slot, source)

@@ -123,6 +123,8 @@ def serve() -> Iterator[Any]:
             def do_GET(self) -> None:
                 status, body = answers.next(self.path, self.headers["Authorization"])
                 self.send_response(status)
+                if status == 302:
+                    self.send_header("Location", body.decode())
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -185,6 +187,15 @@ def test_a_registry_gets_the_login_that_a_file_holds(serve: Any, tmp_path: Path)
     file.write_text("reader:pass:word\n")
     assert Registry(serve(answers), login_file=file)(7) is not None
     assert answers.logins == ["Basic cmVhZGVyOnBhc3M6d29yZA=="]
+
+
+def test_a_login_does_not_follow_a_redirect(serve: Any, tmp_path: Path) -> None:
+    there, file = Answers(known(ALONE)), tmp_path / "login"
+    file.write_text("reader:hunter2")
+    here = Answers((302, f"{serve(there)}/elsewhere".encode()))
+    assert Registry(serve(here), login_file=file)(7) is not None
+    assert here.logins != [None]
+    assert there.logins == [None]
 
 
 @pytest.mark.parametrize("status", [401, 403])
