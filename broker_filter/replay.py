@@ -32,6 +32,7 @@ from broker_filter.types import Photometry
 __all__ = [
     "OFFSET_HEADER",
     "Archive",
+    "Edit",
     "Pace",
     "Position",
     "ReplayReport",
@@ -39,6 +40,7 @@ __all__ = [
     "publish",
     "read_position",
     "replay",
+    "unchanged",
     "with_photometry",
     "write_position",
 ]
@@ -47,6 +49,9 @@ OFFSET_HEADER: Final = "event_offset_s"
 """Message header: seconds from the first epoch of the replay to the last one of the message."""
 
 SAVE_S: Final = 5.0
+
+Edit = Callable[[Record], Sequence[Record]]
+"""Gives the records to publish in place of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +199,18 @@ def _once(report: Report, turn: int) -> Report:
     return report if turn == 0 else lambda _: None
 
 
+def unchanged(record: Record) -> Sequence[Record]:
+    """Publish a record as it is."""
+    return (record,)
+
+
 def publish(
     archive: Archive,
     sink: Sink,
     topic: str,
     pace: Pace | None = None,
     *,
-    edit: Callable[[Record], Record] | None = None,
+    edit: Edit = unchanged,
     save: Callable[[Position], object] | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -217,8 +227,7 @@ def publish(
     topic : str
     pace : Pace, optional
         As fast as the sink takes them, by default.
-    edit : callable, optional
-        Gives the record to publish in place of one.
+    edit : Edit
     save : callable, optional
         Gets the position every few seconds, when all before it has been acknowledged, and also
         where the replay is interrupted.
@@ -250,12 +259,12 @@ def publish(
             offset_began = offset_s if math.isnan(offset_began) else offset_began
             due = max((offset_s - offset_began) / pace.speed, (at.messages - sent) / pace.rate)
             _wait(began + due, sink, clock, sleep)
-            out = edit(record) if edit else record
-            sink.produce(topic, out.key, out.value, _headers(out, offset_s))
-            at.messages, at.epochs = at.messages + 1, at.epochs + out.epochs
+            for out in edit(record):
+                sink.produce(topic, out.key, out.value, _headers(out, offset_s))
+                at.messages, at.epochs = at.messages + 1, at.epochs + out.epochs
+                if progress:
+                    progress(out)
             at.last = record.time if math.isnan(at.last) else max(at.last, record.time)
-            if progress:
-                progress(out)
     except KeyboardInterrupt:
         if save:
             sink.flush()

@@ -27,16 +27,21 @@ from broker_filter.archive.lightcurves import (
 )
 from broker_filter.archive.stream import EventTime, Record, Stream
 from broker_filter.archive.topic_range import SCHEME, parse_range, partitions_of
+from broker_filter.decode import Decoder
 from broker_filter.errors import ConfigError
-from broker_filter.recovery.injection import Injector, light_curve_injector
+from broker_filter.framing import Unframer
+from broker_filter.recovery.injection import light_curve_injector
 from broker_filter.recovery.injection_config import read_config
+from broker_filter.recovery.records import RecordInjector
 from broker_filter.replay import (
     Archive,
+    Edit,
     Pace,
     Position,
     ReplayReport,
     publish,
     read_position,
+    unchanged,
     write_position,
 )
 from broker_filter.schema_source import (
@@ -113,7 +118,8 @@ def run(args: argparse.Namespace, sink: Sink) -> int:
         As `expand`, `load` and `publish`.
     """
     faults = _Faults()
-    event_time = EventTimes(_schemas(args))
+    schemas = _schemas(args)
+    event_time = EventTimes(schemas)
     ranges = [source for source in args.sources if source.startswith(SCHEME)]
     files = expand([source for source in args.sources if not source.startswith(SCHEME)])
     curves, packets = _read_files(args, files, event_time, faults)
@@ -127,14 +133,14 @@ def run(args: argparse.Namespace, sink: Sink) -> int:
     archive = Archive(streams, faults, args.start, args.stop, args.loop, position)
     with (
         tqdm(total=_total(args, streams), unit="B", unit_scale=True, disable=None) as bar,
-        _injection(args, curves) as injector,
+        _injection(args, curves, schemas) as edit,
     ):
         report = publish(
             archive,
             sink,
             args.topic,
             Pace(args.speed, args.rate),
-            edit=injector,
+            edit=edit,
             save=partial(write_position, args.resume, fingerprint) if args.resume else None,
             progress=_Shown(bar, archive),
         )
@@ -181,10 +187,12 @@ def _light_curves(args: argparse.Namespace, curves: Sequence[LightCurve]) -> lis
 
 
 @contextmanager
-def _injection(args: argparse.Namespace, curves: Sequence[LightCurve]) -> Iterator[Injector | None]:
+def _injection(
+    args: argparse.Namespace, curves: Sequence[LightCurve], schemas: SchemaSource
+) -> Iterator[Edit]:
     """Give what magnifies, and write the truth at the end, whatever ends it."""
     if args.inject is None:
-        yield None
+        yield unchanged
         return
     if args.loop != 1 or args.resume:
         raise ConfigError(
@@ -194,7 +202,7 @@ def _injection(args: argparse.Namespace, curves: Sequence[LightCurve]) -> Iterat
     injector = light_curve_injector(read_config(args.inject), parts)
     truth = args.truth or args.inject.with_suffix(".truth.jsonl")
     try:
-        yield injector
+        yield RecordInjector(injector, Decoder(unframer=Unframer(schemas)))
     finally:
         injector.write(truth)
     sys.stderr.write(f"{truth}: what was injected\n")

@@ -126,8 +126,9 @@ def _add_injection(group: argparse._ArgumentGroup) -> None:
         "--inject",
         type=Path,
         metavar="CONFIG",
-        help="magnify a share of the stars in light curves and photometry messages, by the YAML "
-        "file CONFIG: share, seed, ranges of t0, u0, tE, rho and f_s (low, high, log)",
+        help="magnify a share of the stars, by the YAML file CONFIG: share, seed, ranges of t0, "
+        "u0, tE, rho and f_s (low, high, log); packets, for which t0 is needed, go out as "
+        "photometry messages where they are of such a star",
     )
     group.add_argument(
         "--truth",

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 from broker_filter.archive.stream import Record
+from broker_filter.decode import Decoder
 from broker_filter.errors import ConfigError
 from broker_filter.recovery.injection import Injector, light_curve_injector, running_snr
 from broker_filter.recovery.injection_config import InjectionConfig, Range, read_config
+from broker_filter.recovery.records import RecordInjector
 from broker_filter.replay import native_photometry
 from broker_filter.schema import schema_header
 from broker_filter.surveys.native import encode_block, encode_photometry
-from broker_filter.types import Photometry
+from broker_filter.types import Message, Photometry
+from broker_filter.window import WindowStore
 
 T0 = 60_000.0
 FIXED = {
@@ -40,7 +43,7 @@ def photometry(times, star="A", flux=1000.0, error=1.0, ref=1000.0, **changes) -
         "source": "x",
         "star": [star] * n if isinstance(star, str) else star,
         "mjd_tai": np.array(times, dtype=np.float64),
-        "flux": np.full(n, flux),
+        "flux": np.full(n, flux) if isinstance(flux, float) else flux,
         "flux_err": np.full(n, error),
         "flags": np.zeros(n, dtype=np.uint32),
         "ref_flux": np.full(n, ref),
@@ -127,7 +130,7 @@ class TestFlux:
 
     def test_a_star_without_baseline_stays_as_it_is_and_is_counted(self):
         injector = Injector(config())
-        part = photometry([T0], ref=np.nan)
+        part = photometry([T0], ref=np.nan, kind="difference")
         assert injector.magnify(part).flux.tolist() == part.flux.tolist()
         assert injector.truth()[0]["epochs_without_baseline"] == 1
         assert len(injector.truth()) == 1
@@ -142,6 +145,14 @@ class TestFlux:
         injector = light_curve_injector(config(), [part])
         assert injector.magnify(part).flux[2] > 1400
 
+    def test_total_flux_without_reference_has_the_median_of_what_came_first(self):
+        injector = Injector(config())
+        first = photometry([T0 - 300, T0 - 200], flux=np.array([900.0, 1100.0]), ref=np.nan)
+        later = photometry([T0], flux=3000.0, error=1e-6, ref=np.nan)
+        injector.magnify(first)
+        added = 400.0 * (paczynski(0.5) - 1)
+        assert injector.magnify(later).flux[0] == pytest.approx(3000.0 + added, rel=1e-4)
+
     def test_a_light_curve_gets_its_event_within_its_span(self):
         early, late = photometry([T0, T0 + 10.0]), photometry([T0 + 900.0, T0 + 950.0], star="B")
         injector = light_curve_injector(config(t0=None), [early, late])
@@ -150,17 +161,119 @@ class TestFlux:
         assert injector.lens("unknown") is None
 
 
+def edited(record: Record, injector: Injector) -> list[Record]:
+    return RecordInjector(injector, Decoder())(record)
+
+
 class TestRecords:
-    def test_a_message_and_a_block_are_rewritten_and_packets_are_not(self):
+    def test_a_message_and_a_block_are_rewritten(self):
         injector = Injector(config())
         part = photometry([T0])
         message = Record(T0, encode_photometry(part), b"A", (schema_header("photometry"),))
-        assert native_photometry(injector(message)).flux[0] > 1400
+        (out,) = edited(message, injector)
+        assert native_photometry(out).flux[0] > 1400
+        assert out.headers == message.headers
         many = photometry([T0, T0], star=["A", "B"])
         block = Record(T0, encode_block(many), None, (schema_header("photometry_block"),))
-        assert (native_photometry(injector(block)).flux > 1400).all()
-        packet = Record(T0, b"Obj\x01...")
-        assert injector(packet) is packet
+        (out,) = edited(block, injector)
+        assert (native_photometry(out).flux > 1400).all()
+
+    def test_what_holds_no_chosen_star_is_the_very_record(self):
+        injector = Injector(config(share=1e-9))
+        part = photometry([T0])
+        message = Record(T0, encode_photometry(part), b"A", (schema_header("photometry"),))
+        for record in (message, ztf_packet([T0])):
+            (out,) = edited(record, injector)
+            assert out is record
+
+    def test_what_cannot_be_read_passes(self):
+        damaged = Record(T0, b"Obj\x01...")
+        assert edited(damaged, Injector(config())) == [damaged]
+
+
+def ztf_packet(times: list[float], star: str = "ZTF18a") -> Record:
+    """A packet as JSON, of a star of 15 mag that was 0.01 mJy brighter; its last epoch is new."""
+    rows = [
+        {
+            "jd": mjd + 2_400_000.5 - (37 + 15) / 86_400,
+            "fid": 1,
+            "field": 500,
+            "rcid": 7,
+            "magpsf": 21.4,
+            "sigmapsf": 0.1,
+            "isdiffpos": "t",
+            "magnr": 15.0,
+            "sigmagnr": 0.01,
+            "distnr": 0.2,
+            "chinr": 1.0,
+            "sharpnr": 0.0,
+            "nbad": 0,
+            "rb": 0.9,
+        }
+        for mjd in times
+    ]
+    packet = {
+        "objectId": star,
+        "candidate": rows[-1] | {"ra": 268.1, "dec": -29.2},
+        "prv_candidates": rows[:-1],
+    }
+    return Record(times[-1], json.dumps(packet).encode(), b"key", (("x", b"y"),))
+
+
+def read(record: Record) -> Photometry:
+    message = Message("t", 0, 0, None, record.value, headers=record.headers)
+    (part,) = Decoder().decode(message).photometry
+    return part
+
+
+class TestPackets:
+    TIMES = (T0 - 2.0, T0 - 1.0, T0)
+
+    def test_goes_out_as_photometry_of_the_same_epochs(self):
+        before = ztf_packet(self.TIMES)
+        (out,) = edited(before, Injector(config()))
+        one, other = read(before), read(out)
+        for name in ("survey", "band", "source", "star", "kind", "coordinates"):
+            assert getattr(one, name) == getattr(other, name)
+        for name in ("mjd_tai", "flags", "ref_flux", "ref_flux_err"):
+            assert getattr(one, name).tolist() == getattr(other, name).tolist()
+        assert (out.time, out.epochs) == (T0, 3)
+
+    def test_is_magnified_by_the_flux_in_its_reference_image(self):
+        packet = ztf_packet([T0])
+        (out,) = edited(packet, Injector(config()))
+        reference = 10 ** (-0.4 * (15.0 - 31.4))
+        added = (read(out).flux - read(packet).flux)[0]
+        sigma = read(packet).flux_err[0]
+        g = 0.4 * (paczynski(0.5) - 1)
+        assert added == pytest.approx(reference * g, abs=5 * sigma * math.sqrt(g))
+        assert added > 20 * sigma
+
+    def test_an_event_elsewhere_leaves_the_windows_as_they_are(self):
+        packet = ztf_packet(self.TIMES)
+        far = Range(low=T0 + 5e4, high=T0 + 5e4)
+        (out,) = edited(packet, Injector(config(t0=far, tE=Range(low=1e-3, high=1e-3))))
+        for one, other in zip(*(windows(record) for record in (packet, out)), strict=True):
+            assert one == pytest.approx(other, rel=1e-6)
+
+    def test_history_that_comes_again_is_the_same_and_counts_once(self):
+        injector = Injector(config())
+        first = edited(ztf_packet(self.TIMES[:2]), injector)[0]
+        second = edited(ztf_packet(self.TIMES), injector)[0]
+        assert read(first).flux.tolist() == read(second).flux[:2].tolist()
+        assert injector.truth()[1]["epochs"] == 3
+
+    def test_history_is_no_test_of_an_untouched_star(self):
+        injector = Injector(config(share=1e-9))
+        edited(ztf_packet([T0 - 25.0, T0 - 15.0, T0]), injector)
+        edited(ztf_packet([T0 - 25.0, T0 - 15.0, T0, T0 + 0.5]), injector)
+        assert injector.truth()[0]["untouched_windows"] == 1
+
+
+def windows(record: Record) -> list[list[float]]:
+    store = WindowStore(20.0)
+    batch = store.read(store.insert(read(record)))
+    return [batch.mjd_tai[0].tolist(), batch.flux[0].tolist(), batch.sigma[0].tolist()]
 
 
 class TestTruth:

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import zipfile
+from itertools import repeat
 
 import numpy as np
 import pytest
@@ -13,13 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_filter.archive.lightcurves import LightCurves, load
+from broker_filter.assembly import make_decoder
+from broker_filter.config import Input
 from broker_filter.errors import ConfigError, TransientError
 from broker_filter.replay import OFFSET_HEADER, Archive, Pace, publish, replay
 from broker_filter.replay_command import expand, run
 from broker_filter.replay_options import add_arguments
 from broker_filter.sink import MemorySink
 from broker_filter.surveys.native import decode_photometry
-from broker_filter.types import Photometry
+from broker_filter.types import Message, Photometry
 
 
 def curve(times, star="A", source="x", **changes) -> Photometry:
@@ -514,3 +517,32 @@ def test_ogle_2005_blg_390_goes_out_whole(shared_data):
     assert not unreadable
     report = replay([part for c in curves for part in c.parts], MemorySink(), "t")
     assert report.epochs == 12 + 151 + 52 + 28 + 342 + 65
+
+
+@pytest.mark.shared_data
+def test_real_packets_with_events_have_the_epochs_that_they_had(shared_data, tmp_path):
+    alerts = shared_data / "alerts"
+    sources = [*sorted((alerts / "ztf").glob("v4*.avro")), *sorted((alerts / "lsst").glob("v10*"))]
+    config = tmp_path / "inject.yaml"
+    config.write_text("share: 1\nt0: {low: 61000, high: 61000}\ntE: {low: 9, high: 9}\n")
+    arguments = (*sources, "--schema-folder", alerts / "avsc")
+    plain, lensed = command(*arguments), command(*arguments, "--inject", config)
+    assert plain[0] == lensed[0] == 0
+    one, other = (epochs(sink, alerts / "avsc") for _, sink in (plain, lensed))
+    assert one.keys() == other.keys()
+    changed = {epoch[0] for epoch, flux in one.items() if other[epoch] != np.float32(flux)}
+    truth = list(map(json.loads, (tmp_path / "inject.truth.jsonl").read_text().splitlines()))
+    assert {str(star) for star in changed} == {line["star"] for line in truth[1:]}
+    assert len(changed) > 3
+
+
+def epochs(sink: MemorySink, schemas) -> dict[tuple[object, str, float], float]:
+    """Flux of each epoch that a filter finds in what was published."""
+    decoder = make_decoder(Input(schema_folder=schemas))
+    found: dict[tuple[object, str, float], float] = {}
+    for sent in sink.messages:
+        message = Message("t", 0, 0, sent.key, sent.value, headers=sent.headers)
+        for part in decoder.decode(message).photometry:
+            keys = zip(part.star, repeat(part.band), part.mjd_tai.tolist(), strict=False)
+            found.update(zip(keys, part.flux.tolist(), strict=True))
+    return found

@@ -16,8 +16,8 @@ Merline & Howell 1995, Exp. Astron. 6, 163), and the added photons bring noise o
 sigma^2 is taken as the star's photons; where the sky contributes, the true error at the peak is
 smaller, so that what is found here is rather too little than too much.
 
-Magnified are light curves and photometry messages. Packets of surveys are not: they would have to
-be made consistent with the cutouts, statistics and history that they carry.
+What is magnified here is photometry; `broker_filter.recovery.records` does it to the messages of a
+replay.
 """
 
 from __future__ import annotations
@@ -32,10 +32,8 @@ from typing import Any
 
 import numpy as np
 
-from broker_filter.archive.stream import Record
 from broker_filter.errors import ConfigError
 from broker_filter.recovery.injection_config import QUARTER, InjectionConfig, Range
-from broker_filter.replay import native_photometry, with_photometry
 from broker_filter.types import FloatArray, IntArray, Photometry, StarId
 
 __all__ = [
@@ -60,26 +58,31 @@ class Lens:
 
 @dataclass(slots=True)
 class _Touched:
-    """What has been done to one star in one band: signal-to-noise squared of each epoch."""
+    """What has been done to one star in one band.
+
+    ``squares`` is the signal-to-noise squared of each epoch, by source and time: packets carry
+    their history again and again.
+    """
 
     lens: Lens
     f_s: float
-    times: list[float] = field(default_factory=list)
-    squares: list[float] = field(default_factory=list)
+    squares: dict[tuple[str, float], float] = field(default_factory=dict)
 
 
 class Injector:
     """Magnifies the photometry that passes through it, and keeps the truth.
 
-    It holds, beside the truth, two numbers for each star and band that it has seen.
+    It holds, beside the truth, two numbers for each star and band that it has seen, and one for
+    each epoch that it has changed.
 
     Parameters
     ----------
     config : InjectionConfig
         With ``t0``.
     baselines : dict of (star, band, source) to float, nJy
-        Baseline flux where it is known beforehand (of light curves, their median); else that of the
-        photometry's reference is taken.
+        Baseline flux where it is known beforehand (of light curves, their median). Else that of the
+        photometry's reference is taken, or, of total flux that has none, the median of what came
+        first of a star in one message.
     spans : dict of str to Range, MJD TAI
         Of the stars whose first and last epoch are known; they stand in for a ``t0`` that is not
         configured. Without either a star is left alone.
@@ -98,27 +101,21 @@ class Injector:
     ) -> None:
         if config.t0 is None and not spans:
             raise ConfigError("--inject: t0 is needed where there are no light curves")
-        self._config, self._baselines, self._spans = config, baselines or {}, spans or {}
+        self._config, self._baselines, self._spans = config, dict(baselines or {}), spans or {}
         self._chosen: dict[str, Lens | None] = {}
         self._touched: dict[Curve, _Touched] = {}
         self._windows: dict[Curve, tuple[float, int]] = {}  # last window seen, and how many
         self.without_baseline = 0
 
-    def __call__(self, record: Record) -> Record:
-        """Magnify a record of one of our own formats; others pass unchanged."""
-        photometry = native_photometry(record)
-        if photometry is None:
-            return record
-        changed = self.magnify(photometry)
-        return record if changed is photometry else with_photometry(record, changed)
-
-    def magnify(self, photometry: Photometry) -> Photometry:
+    def magnify(self, photometry: Photometry, *, history: bool = False) -> Photometry:
         """Magnify the epochs of chosen stars.
 
         Parameters
         ----------
         photometry : Photometry
             Of any number of stars; not changed.
+        history : bool
+            Whether only its last epoch is new, and puts its star to the test.
 
         Returns
         -------
@@ -127,13 +124,14 @@ class Injector:
         """
         step = self._config.window_days / QUARTER
         windows = np.floor(photometry.mjd_tai / step).tolist()
+        new_from = len(photometry) - 1 if history else 0
         chosen: dict[str, list[int]] = {}
         for row, (star, window) in enumerate(zip(photometry.star, windows, strict=True)):
             name = str(star)
-            if self.lens(name) is None:
-                self._count((name, photometry.band), window)
-            else:
+            if self.lens(name) is not None:
                 chosen.setdefault(name, []).append(row)
+            elif row >= new_from:
+                self._count((name, photometry.band), window)
         flux, flux_err = photometry.flux.copy(), photometry.flux_err.copy()
         for star, rows in chosen.items():
             self._magnify_star(star, photometry, np.array(rows), flux, flux_err)
@@ -180,8 +178,9 @@ class Injector:
         flux[rows] += baseline * g + error * np.sqrt(g) * self._noise(star, photometry, times)
         flux_err[rows] = error * np.sqrt(1 + g)
         used = photometry.flags[rows] == 0
-        one.times += times[used].tolist()
-        one.squares += np.square(baseline * g / flux_err[rows])[used].tolist()
+        squares = np.square(baseline * g / flux_err[rows])[used].tolist()
+        epochs = ((photometry.source, time) for time in times[used].tolist())
+        one.squares.update(zip(epochs, squares, strict=True))
 
     def _of(self, star: str, band: str) -> _Touched:
         lens = self.lens(star)
@@ -191,12 +190,14 @@ class Injector:
         return self._touched[star, band]
 
     def _baseline(self, star: str, photometry: Photometry, rows: IntArray) -> FloatArray:
-        known = self._baselines.get((star, photometry.band, photometry.source))
-        if known is not None:
-            return np.full(len(rows), known)
-        if photometry.relative:
-            return np.ones(len(rows))
-        return photometry.ref_flux[rows]
+        curve, reference = (star, photometry.band, photometry.source), photometry.ref_flux[rows]
+        if curve not in self._baselines:
+            if photometry.relative:
+                return np.ones(len(rows))
+            if photometry.kind == "difference" or not np.isnan(reference).all():
+                return reference
+            self._baselines[curve] = float(np.median(photometry.flux[rows]))
+        return np.full(len(rows), self._baselines[curve])
 
     def _noise(self, star: str, photometry: Photometry, times: FloatArray) -> FloatArray:
         """Draw a normal number for each epoch that depends on nothing but the epoch."""
@@ -225,12 +226,13 @@ class Injector:
             "untouched_star_days": tests * days / QUARTER,
             "epochs_without_baseline": self.without_baseline,
         }
-        return [run, *(self._line(*item) for item in self._touched.items() if item[1].times)]
+        return [run, *(self._line(*item) for item in self._touched.items() if item[1].squares)]
 
     def _line(self, curve: Curve, one: _Touched) -> dict[str, Any]:
         star, band = curve
-        snr = running_snr(np.array(one.times), np.array(one.squares), self._config.window_days)
-        times = np.sort(one.times)
+        times = np.array([time for _, time in one.squares])
+        snr = running_snr(times, np.array(list(one.squares.values())), self._config.window_days)
+        times.sort()
         reached = np.flatnonzero(snr >= self._config.detectable_snr)
         lens = one.lens
         return {

@@ -54,7 +54,8 @@ class InjectionConfig(BaseModel):
     share: float = Field(gt=0, le=1, description="of the stars")
     seed: int = Field(default=1, ge=0)
     t0: Range | None = Field(
-        default=None, description="MJD TAI; by default the span of each light curve"
+        default=None,
+        description="MJD TAI; by default the span of each light curve; needed for all else",
     )
     u0: Range = Range(low=0.0, high=1.0)
     tE: Range = Range(low=0.1, high=20.0, log=True)  # noqa: N815  the field's own name for it
