@@ -6,7 +6,7 @@ poll decides, so a replay looks at the same windows and gives the same alerts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from zlib import crc32
 
@@ -104,22 +104,25 @@ class Schedule:
             self._last = np.r_[self._last, np.full(len(store) - known, -np.inf)]
 
 
-def waves(packets: Sequence[Sequence[Photometry]]) -> Iterator[list[Photometry]]:
-    """Split messages, in order, so that no star occurs in two messages of one wave.
+def waves(packets: Sequence[Sequence[Photometry]]) -> list[list[Photometry]]:
+    """Part messages so that no star occurs in two of one wave, and its own stay in their order.
 
-    A message may have several parts, such as the bands of one star; they stay together.
+    There are as many waves as there are messages of the star that has the most. A message may have
+    several parts, such as the bands of one star; they stay together.
     """
-    wave: list[Photometry] = []
-    seen: set[StarId] = set()
+    found: list[list[Photometry]] = []
+    next_wave: dict[StarId, int] = {}
     for parts in packets:
-        if not all(seen.isdisjoint(part.star) for part in parts):
-            yield wave
-            wave, seen = [], set()
-        wave.extend(parts)
-        for part in parts:
-            seen.update(part.star)
-    if wave:
-        yield wave
+        if not parts:
+            continue
+        stars = set(chain.from_iterable(part.star for part in parts))
+        known = next_wave.keys() & stars
+        at = max(map(next_wave.__getitem__, known), default=0)
+        if at == len(found):
+            found.append([])
+        found[at] += parts
+        next_wave.update(dict.fromkeys(stars, at + 1))
+    return found
 
 
 def concatenate(pieces: Sequence[Photometry]) -> list[Photometry]:

@@ -115,7 +115,7 @@ def test_no_star_occurs_in_two_messages_of_a_wave_and_its_order_is_kept(
     stars: list[list[str]],
 ) -> None:
     pieces = [message(names, i) for i, names in enumerate(stars)]
-    split = list(waves([[piece] for piece in pieces]))
+    split = waves([[piece] for piece in pieces])
     assert sorted(p.mjd_tai[0] for wave in split for p in wave) == [p.mjd_tai[0] for p in pieces]
     for wave in split:
         for one, two in itertools.combinations(wave, 2):
@@ -125,6 +125,12 @@ def test_no_star_occurs_in_two_messages_of_a_wave_and_its_order_is_kept(
         assert times == sorted(times)
 
 
+def test_a_star_that_comes_often_makes_waves_of_its_own_messages_alone() -> None:
+    packets = [[message(["often" if i % 2 else f"star {i}"], i)] for i in range(20)]
+    split = waves(packets)
+    assert [len(wave) for wave in split] == [11] + 9 * [1]
+
+
 def test_parts_of_one_message_share_a_wave_and_messages_of_one_star_do_not() -> None:
     first = [message(["a"], 1, band="g"), message(["a"], 2, band="r")]
     packets = [first, [message(["b"], 3)], [message(["a"], 4, band="i")]]
@@ -132,7 +138,7 @@ def test_parts_of_one_message_share_a_wave_and_messages_of_one_star_do_not() -> 
 
 
 def test_a_message_without_parts_is_no_wave() -> None:
-    assert list(waves([[], []])) == []
+    assert waves([[], []]) == []
 
 
 def test_concatenation_joins_what_belongs_together_and_keeps_order() -> None:

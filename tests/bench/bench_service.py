@@ -272,18 +272,18 @@ def take_packets(servers: str, folder: Path, n: int, **alert: float) -> tuple[fl
 
 
 def of_new_stars(alerts: Path) -> Iterator[bytes]:
-    """The real packets again and again, each time under other names of the same length."""
+    """The real packets again and again, each under a name of its own, of the same length."""
     decoder = make_decoder(Input(schema_folder=alerts / "avsc"))
     named = []
     for value in packets(alerts):
         photometry = decoder.decode(Message("burst", 0, 0, None, value)).photometry
+        stars = {star for part in photometry for star in part.star}
         # Names cannot be found in a compressed packet, and one without epochs is of no use.
-        if photometry and written(photometry[0].star[0]) in value:
-            named.append((value, photometry[0].star[0]))
-    for n in itertools.count(1):
-        for value, name in named:
-            new = f"{name[:5]}{n:0>{len(name) - 5}}" if isinstance(name, str) else name ^ n
-            yield value.replace(written(name), written(new))
+        if len(stars) == 1 and written(name := stars.pop()) in value:
+            named.append((value, name))
+    for n, (value, name) in enumerate(itertools.cycle(named), 1):
+        new = f"{name[:5]}{n:0>{len(name) - 5}}" if isinstance(name, str) else name ^ n
+        yield value.replace(written(name), written(new))
 
 
 def written(name: StarId) -> bytes:

@@ -57,7 +57,7 @@ def draw_type(draw: Draw, names: Iterator[str], depth: int) -> Any:
     if kind == "enum":
         return {"type": kind, "name": next(names), "symbols": ["A", "B", "C"]}
     if kind == "fixed":
-        return {"type": kind, "name": next(names), "size": draw(st.integers(0, 9))}
+        return {"type": kind, "name": next(names), "size": draw(st.integers(1, 9))}
     if kind == "array":
         return {"type": kind, "items": draw_type(draw, names, depth - 1)}
     if kind == "map":
