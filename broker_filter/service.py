@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 POLL_S = 0.1
 MAX_POLL_MESSAGES = 10_000
-SLICE_BYTES = 16 << 20
+SLICE_BYTES = 64 << 20
 """Messages are taken in slices, so that a backlog of large ones cannot fill the memory."""
 OUTBOX_BYTES = 32 << 20
 ALERT_S = 0.5

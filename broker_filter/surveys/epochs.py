@@ -187,15 +187,17 @@ def _once_each(epochs: Epochs) -> Epochs:
     epochs, band = epochs.take(rows), band[rows]
     order = np.lexsort((epochs.mjd_tai, band))
     epochs, band = epochs.take(order), band[order]
-    near = np.diff(epochs.mjd_tai, prepend=-np.inf) < SAME_EPOCH_DAYS
-    moment = np.cumsum(~(near & (np.diff(band, prepend=-1) == 0)))
-    rows = _best(epochs, band, moment)
-    return epochs.take(rows[np.argsort(epochs.mjd_tai[rows], kind="stable")])
+    again = np.diff(epochs.mjd_tai, prepend=-np.inf) < SAME_EPOCH_DAYS
+    again &= np.diff(band, prepend=-1) == 0
+    if again.any():
+        epochs = epochs.take(_best(epochs, band, np.cumsum(~again)))
+    return epochs.take(np.argsort(epochs.mjd_tai, kind="stable"))
 
 
 def _best(epochs: Epochs, band: IntArray, group: IntArray) -> IntArray:
     """Row of the best epoch of each group and band."""
-    order = np.lexsort((epochs.flux, epochs.flux_err, ~epochs.forced, ~epochs.total, group, band))
+    rank = 2 * ~epochs.total + ~epochs.forced
+    order = np.lexsort((epochs.flux, epochs.flux_err, rank, group, band))
     new = (np.diff(band[order], prepend=-1) != 0) | (np.diff(group[order], prepend=-1) != 0)
     return np.asarray(order[new])
 

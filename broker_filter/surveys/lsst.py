@@ -171,8 +171,18 @@ def object_of(record: dict[str, Any]) -> tuple[int, tuple[float, float]]:
 def _renamed(table: Mapping[str, NDArray[Any]]) -> Table:
     """The columns under their present names, bands in lower case."""
     columns = {new: filled(table[new], table[old]) for new, (old, _) in _OLD_NAMES.items()}
-    band = np.char.lower(columns["band"].astype("U8"))
-    return {**table, **columns, "band": band, "visit": _visit(table["visit"], table["detector"])}
+    return {
+        **table,
+        **columns,
+        "band": _lowered(columns["band"]),
+        "visit": _visit(table["visit"], table["detector"]),
+    }
+
+
+def _lowered(names: NDArray[Any]) -> NDArray[Any]:
+    listed = names.tolist()
+    lower = {name: name.lower() for name in set(listed)}
+    return np.array([lower[name] for name in listed], "U8")
 
 
 def _visit(visit: IntArray, detector: IntArray) -> IntArray:
