@@ -23,6 +23,7 @@ from broker_filter.errors import PoisonMessage
 from broker_filter.types import Photometry
 
 __all__ = [
+    "DTYPES",
     "MAX_ITEMS",
     "MISSING",
     "Leaf",
@@ -45,12 +46,13 @@ MISSING: Mapping[Leaf, Any] = {"f8": np.nan, "i8": np.iinfo(np.int64).min, "bool
 MAX_ITEMS: Final = 100_000
 """Most items that a list of a packet may hold: fifty times the deepest history seen."""
 
-_DTYPES: Final[Mapping[Leaf, type]] = {
+DTYPES: Final[Mapping[Leaf, type]] = {
     "f8": np.float64,
     "i8": np.int64,
     "bool": np.bool_,
     "str": np.object_,
 }
+"""Type of a column of leaves."""
 _INT64: Final = np.iinfo(np.int64)
 
 
@@ -151,12 +153,12 @@ def _columns(items: Sequence[Any], many: Many) -> dict[str, NDArray[Any]]:
 
 def column(leaf: Leaf, values: Iterable[Any], n: int) -> NDArray[Any]:
     """One column of n values of a leaf's type."""
-    return np.fromiter(values, _DTYPES[leaf], n)
+    return np.fromiter(values, DTYPES[leaf], n)
 
 
 def missing_column(leaf: Leaf, n: int) -> NDArray[Any]:
     """One column of n values that are missing."""
-    return np.full(n, MISSING[leaf], _DTYPES[leaf])
+    return np.full(n, MISSING[leaf], DTYPES[leaf])
 
 
 def too_many_items(n: int) -> PoisonMessage:

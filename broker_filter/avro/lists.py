@@ -98,13 +98,15 @@ class _Past:
     @staticmethod
     def of(glance: Run, whole: Run, many: Many) -> _Past:
         """Make it from the run that takes time and band alone."""
-        time, band = glance.names.index(many.time), glance.names.index(many.band)
+        found = {part.name: (place, part.value) for place, part in glance.singles}
+        place = {part.name: place for place, part in whole.singles}
+        (time, read_time), (band, read_band) = found[many.time], found[many.band]
         return _Past(
             re.compile(glance.pattern or b"", re.DOTALL).match,
             (1 + time, 1 + band),
-            itemgetter(whole.names.index(many.time), whole.names.index(many.band)),
-            glance.values[time].one,
-            glance.values[band].read,
+            itemgetter(place[many.time], place[many.band]),
+            read_time.one,
+            read_band.read,
         )
 
     def take_newer(
@@ -186,14 +188,13 @@ class _Table:
     """
 
     def __init__(self, run: Run, many: Many) -> None:
-        self._width = len(run.names)
+        self._width, self._blocks = len(run.parts), run.blocks
         self._missing = [(n, leaf) for n, leaf in many.fields.items() if n not in run.names]
-        places: dict[Value, list[int]] = {}
-        for i, value in enumerate(run.values):
-            places.setdefault(value, []).append(i)
+        alike: dict[Value, dict[int, str]] = {}
+        for i, part in run.singles:
+            alike.setdefault(part.value, {})[i] = part.name
         self._kinds = [
-            (value, [run.names[i] for i in of], itemgetter(*of), len(of))
-            for value, of in places.items()
+            (value, list(of.values()), itemgetter(*of), len(of)) for value, of in alike.items()
         ]
 
     def columns(self, rows: Rows) -> dict[str, NDArray[Any]]:
@@ -201,6 +202,8 @@ class _Table:
         n = len(rows)
         raws = list(zip(*rows, strict=True)) if rows else [()] * self._width
         columns = {name: missing_column(leaf, n) for name, leaf in self._missing}
+        for i, block in self._blocks:
+            columns |= block.columns(raws[i])
         for value, names, pick, count in self._kinds:
             if count == 1:
                 columns[names[0]] = value.column(pick(raws))

@@ -158,23 +158,20 @@ class _Compiler:
 
     def _list(self, items: AvroType, many: Many) -> Reader:
         takes_bytes = self._fields.sizes.of(items) != 0
-        whole = self._fields.item(items, many.fields)
+        whole = self._fields.item(items, many.fields, alone=(many.time, many.band))
         if whole is None:
             return read_records(self._reader(items, many.fields), many, takes_bytes=takes_bytes)
         glance = None
-        if {many.time, many.band} <= set(whole.names):
+        if {many.time, many.band} <= whole.names:
             by = {name: many.fields[name] for name in (many.time, many.band)}
-            glance = self._fields.item(items, by)
+            glance = self._fields.item(items, by, alone=by)
         return read_rows(whole, glance, many, takes_bytes=takes_bytes)
 
 
 def _leaves(run: Run) -> Step:
     """Step over a run of fields, of which some are leaves."""
     take = run.compiled()
-    wanted = [
-        (name, value.one, MISSING[value.leaf])
-        for name, value in zip(run.names, run.values, strict=True)
-    ]
+    wanted = [(part.name, part.value.one, MISSING[part.value.leaf]) for _, part in run.singles]
 
     def step(value: bytes, at: int, record: Record, _: Known | None) -> int:
         raws, at = take(value, at)

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from broker_filter.avro.primitives import read_bytes, read_long, write_long
 from broker_filter.avro.schema import AvroType, WriterSchema, is_converted
 from broker_filter.avro.skip import read_branch
-from broker_filter.packet import MISSING, Leaf, column, missing_column
+from broker_filter.packet import DTYPES, MISSING, Leaf, column, missing_column
 
-__all__ = ["NULL", "Value", "any_branch", "longs", "value_of"]
+__all__ = ["NULL", "Remembered", "Value", "any_branch", "longs", "value_of"]
 
 One = Callable[[bytes], Any]
 Packed = Callable[[bytes], NDArray[Any]]
@@ -50,6 +50,8 @@ class Value:
         Number of values from which on that is faster than to look each up among those known.
     null : bytes
         What `packed` makes `MISSING` of, if there is such a thing.
+    dtype : str
+        Type of numpy that values of a fixed size have.
     """
 
     leaf: Leaf
@@ -57,11 +59,12 @@ class Value:
     packed: Packed | None = None
     packed_from: int = 0
     null: bytes = b""
-    _known: _Known = field(init=False, repr=False, compare=False)
+    dtype: str = ""
+    _known: Remembered = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Begin to remember values."""
-        object.__setattr__(self, "_known", _Known(self.read))
+        object.__setattr__(self, "_known", Remembered(self.read))
 
     def read(self, raw: bytes) -> Any:  # noqa: ANN401  as the leaf has it
         """One value, `MISSING` for `NULL`."""
@@ -81,8 +84,14 @@ class Value:
         return found
 
 
-class _Known(dict[bytes, Any]):
-    """Values by their bytes, as they are met: most lists have few unlike ones, again and again."""
+class Remembered(dict[bytes, Any]):
+    """Values by their bytes, as they are met: most lists have few unlike ones, again and again.
+
+    Parameters
+    ----------
+    read : callable
+        Makes the value of bytes that are new.
+    """
 
     def __init__(self, read: One) -> None:
         super().__init__()
@@ -141,6 +150,15 @@ def _symbol(symbols: Sequence[str]) -> One:
     return one
 
 
+def _fixed(leaf: Leaf, dtype: str, one: One, null: bytes) -> Value:
+    """How values of a fixed size are read."""
+
+    def packed(raw: bytes) -> NDArray[Any]:
+        return np.frombuffer(raw, dtype).astype(DTYPES[leaf])
+
+    return Value(leaf, one, packed, null=null, dtype=dtype)
+
+
 _MANY_LONGS: Final = 600
 _WHOLE: Final = Value(
     "i8", lambda raw: read_long(raw, 0)[0], longs, _MANY_LONGS, write_long(MISSING["i8"])
@@ -153,27 +171,14 @@ _AS_FLOAT: Final = Value(
 )
 
 _VALUES: Final[dict[tuple[str, Leaf], Value]] = {
-    ("float", "f8"): Value(
-        "f8",
-        lambda raw: _FLOAT(raw)[0],
-        lambda packed: np.frombuffer(packed, "<f4").astype(np.float64),
-        null=NULL,
-    ),
-    ("double", "f8"): Value(
-        "f8",
-        lambda raw: _DOUBLE(raw)[0],
-        lambda packed: np.frombuffer(packed, "<f8").astype(np.float64),
-        null=struct.pack("<d", np.nan),
+    ("float", "f8"): _fixed("f8", "<f4", lambda raw: _FLOAT(raw)[0], null=NULL),
+    ("double", "f8"): _fixed(
+        "f8", "<f8", lambda raw: _DOUBLE(raw)[0], null=struct.pack("<d", np.nan)
     ),
     ("int", "f8"): _AS_FLOAT,
     ("long", "f8"): _AS_FLOAT,
     ("int", "i8"): _WHOLE,
     ("long", "i8"): _WHOLE,
-    ("boolean", "bool"): Value(
-        "bool",
-        lambda raw: raw != b"\0",
-        lambda packed: np.frombuffer(packed, np.uint8) != 0,
-        null=b"\0",
-    ),
+    ("boolean", "bool"): _fixed("bool", "u1", lambda raw: raw != b"\0", null=b"\0"),
     ("string", "str"): Value("str", lambda raw: read_bytes(raw, 0)[0].decode()),
 }
