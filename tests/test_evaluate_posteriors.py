@@ -18,6 +18,7 @@ from model_zoo.evaluate.posteriors import (
     posterior_figures,
     ranks,
     resample,
+    table,
     tarp_curve,
     weighted_quantiles,
 )
@@ -126,6 +127,28 @@ def test_tarp_is_seeded_and_leaves_the_global_generator_alone() -> None:
     assert tarp_curve(samples, theta) == first
     assert tarp_curve(samples, theta, seed=1) != first
     assert np.array_equal(samples, before)
+
+
+def test_the_error_of_the_rmse_is_its_scatter_over_test_sets() -> None:
+    rng = np.random.default_rng(SEED)
+    theta = np.zeros((400, 5))
+    tables = []
+    for _ in range(300):
+        median = rng.standard_t(6, theta.shape)
+        quantiles = median + np.array([-2.0, -1.0, 0.0, 1.0, 2.0])[:, None, None]
+        with np.errstate(invalid="ignore", divide="ignore"):  # the truth is constant: no r
+            tables.append(table(quantiles, median, theta))
+    scatter = np.std([one["rmse"]["t0"] for one in tables])
+    assert scatter == pytest.approx(np.mean([one["rmse_error"]["t0"] for one in tables]), rel=0.15)
+
+
+def test_t0_shows_where_the_disc_is_crossed_within_half_of_the_window() -> None:
+    theta = np.tile([10.0, 0.5, 0.5, 0.0, 0.5], (20, 1))
+    theta[:8, 3] = np.log10(5.0 / 10**0.5) + 0.01
+    samples = theta[:, None] + np.zeros((20, 50, 5))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        figures = posterior_figures(samples, theta + 1e-6 * np.arange(20)[:, None])
+    assert figures["subsets"]["t0"]["n"] == 12
 
 
 def test_subsets_are_where_the_parameter_shows() -> None:

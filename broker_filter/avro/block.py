@@ -65,7 +65,7 @@ class Block:
         size, padded = self._size, self._padded
         full = [raw if len(raw) == size else padded[raw] for raw in raws]
         table = np.frombuffer(b"".join(full), self._dtype).reshape(len(raws), len(self.names))
-        columns: NDArray[Any] = table["value"].T.astype(DTYPES[self._value.leaf])
+        columns: NDArray[Any] = table["value"].T.astype(DTYPES[self._value.leaf], order="C")
         return {name: columns[i] for i, name in enumerate(self.names) if name is not None}
 
     def _pad(self, raw: bytes) -> bytes:

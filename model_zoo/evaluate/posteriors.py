@@ -44,11 +44,16 @@ RANK_BINS, TARP_BINS, BINS = 20, 50, 20
 SCATTERED = 500  # events whose medians are kept for the figure
 MANY = 10  # events that a bin must hold
 
+DISC_DAYS = 10.0  # half of the window
+
 SUBSETS: dict[str, Callable[[Array], NDArray[np.bool_]]] = {
+    "t0": lambda theta: 2 * 10 ** (theta[:, 2] + theta[:, 3]) < DISC_DAYS,
     "u0": lambda theta: theta[:, 1] > 10 ** theta[:, 3],
     "log10_rho": lambda theta: theta[:, 1] < 10 ** theta[:, 3],
 }
-"""The paper's non-degenerate events: u0 shows where u0 > rho, and rho where u0 < rho."""
+"""Events in which a parameter shows. The paper's are those of u0 (u0 > rho) and of rho (u0 < rho).
+Where the lens takes the whole window to cross the source's disc, 2 rho tE, the star is brighter by
+a constant, and t0 may lie anywhere."""
 
 BIAS_AXES: dict[str, tuple[str, Callable[[Array], Array]]] = {
     "log10_rho": ("log10_u0_over_rho", lambda theta: np.log10(theta[:, 1]) - theta[:, 3]),
@@ -119,6 +124,8 @@ def posterior_figures(
 def table(quantiles: Array, means: Array, theta: Array) -> dict[str, Any]:
     """The paper's table: bias, RMSE, correlation and coverage by parameter.
 
+    ``rmse_error`` is the standard error of the RMSE, for a few events may make most of it.
+
     Parameters
     ----------
     quantiles : ndarray, shape (5, n, 5)
@@ -133,6 +140,7 @@ def table(quantiles: Array, means: Array, theta: Array) -> dict[str, Any]:
         "n_posterior": len(theta),
         "bias": _named(error.mean(0)),
         "rmse": _named(_rms(error)),
+        "rmse_error": _named(np.square(error).std(0) / (2 * _rms(error) * len(theta) ** 0.5)),
         "rmse_of_means": _named(_rms(means - theta)),
         "median_abs_error": _named(np.median(np.abs(error), 0)),
         "r": _named(np.array(r)),
