@@ -247,10 +247,11 @@ def _others(shard: _Shard, windows: WindowBatch) -> tuple[WindowBatch | None, In
     owner, sibling = owner[enough], sibling[enough]
     if not len(sibling):
         return None, owner
-    # One row for each owner, though two of them may have the same sibling.
-    others = shard.store.read(sibling, count=False)
+    # Each is read once, though two owners may have the same sibling; then it is a row of each.
+    others = shard.store.read(np.unique(sibling), count=False)
     readable = np.isin(sibling, others.slot)
-    return others, owner[readable]
+    owner, sibling = owner[readable], sibling[readable]
+    return others.take(np.searchsorted(others.slot, sibling)), owner
 
 
 def _silent(shard: _Shard) -> bool:
