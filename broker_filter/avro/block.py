@@ -62,9 +62,10 @@ class Block:
 
         Rows may be shorter by what is null in them, and `NULL` where there is no record.
         """
-        size, padded = self._size, self._padded
-        full = [raw if len(raw) == size else padded[raw] for raw in raws]
-        table = np.frombuffer(b"".join(full), self._dtype).reshape(len(raws), len(self.names))
+        packed, size, padded = b"".join(raws), self._size, self._padded
+        if len(packed) != size * len(raws):
+            packed = b"".join([raw if len(raw) == size else padded[raw] for raw in raws])
+        table = np.frombuffer(packed, self._dtype).reshape(len(raws), len(self.names))
         columns: NDArray[Any] = table["value"].T.astype(DTYPES[self._value.leaf], order="C")
         return {name: columns[i] for i, name in enumerate(self.names) if name is not None}
 
