@@ -321,6 +321,14 @@ def test_readme_shows_every_command() -> None:
     }
 
 
+def test_the_map_of_the_code_shows_every_module() -> None:
+    drawn = README.read_text().split("## The code")[1].split("```")[1]
+    modules = {path.stem for path in (ROOT / "broker_filter").iterdir() if path.suffix == ".py"}
+    folders = {f"{path.parent.name}/" for path in (ROOT / "broker_filter").glob("*/__init__.py")}
+    shown = set(re.findall(r"[a-z_]+/?", drawn))
+    assert (modules | folders) - {"__init__"} <= shown
+
+
 def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     inline = [word.split()[1] for _, word in words() if word.startswith("make ")]
