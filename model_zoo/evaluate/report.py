@@ -22,7 +22,7 @@ from model_zoo.evaluate.evidence_tables import certified_tables, exact_tables, s
 from model_zoo.evaluate.markdown import cell, render, table
 from model_zoo.evaluate.sets import SEEDS, Sizes
 
-__all__ = ["PAPER", "about", "write_report"]
+__all__ = ["PAPER", "about", "machine", "write_report"]
 
 Part = Mapping[str, Any]
 
@@ -102,11 +102,16 @@ def about(model_id: str, sizes: Sizes) -> dict[str, Any]:
     return {
         "model_id": model_id,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{_processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads",
+        "machine": machine(),
         "software": f"broker-filter {version('broker-filter')}, torch {torch.__version__}",
         "sizes": asdict(sizes),
         "seeds": dict(SEEDS),
     }
+
+
+def machine() -> str:
+    """Processor, cores, and threads that torch computes with."""
+    return f"{_processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
 
 
 def write_report(results: Mapping[str, Any], folder: Path) -> Path:

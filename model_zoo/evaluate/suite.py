@@ -25,7 +25,7 @@ from model_zoo.evaluate.exact import measure_exact
 from model_zoo.evaluate.figures import draw_detection
 from model_zoo.evaluate.posterior_figures import plot_posteriors, plot_toy
 from model_zoo.evaluate.posteriors import measure_posteriors
-from model_zoo.evaluate.report import about, write_report
+from model_zoo.evaluate.report import about, machine, write_report
 from model_zoo.evaluate.sets import FULL, QUICK, Sizes
 from model_zoo.evaluate.sharing import FULL_SHARING, QUICK_SHARING, measure_sharing
 from model_zoo.evaluate.speed import FULL_SPEED, QUICK_SPEED, measure_speed
@@ -149,12 +149,12 @@ def simulator_of(config: TrainConfig) -> Simulator:
 
 
 def measure(subject: Subject, parts: Sequence[str]) -> dict[str, Any]:
-    """Results of the named parts, each with the seconds that it took."""
+    """Results of the named parts, each with the seconds that it took, and where."""
     results: dict[str, Any] = {}
     for name in parts:
         began = time.perf_counter()
         results[name] = PARTS[name](subject)
-        results[name]["seconds"] = round(time.perf_counter() - began, 1)
+        results[name] |= {"seconds": round(time.perf_counter() - began, 1), "machine": machine()}
     return results
 
 
