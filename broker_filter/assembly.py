@@ -10,7 +10,7 @@ from broker_filter.alert import Provenance
 from broker_filter.assessment import Assessment, AssessmentOptions
 from broker_filter.avro.schema import load_folder
 from broker_filter.batcher import Batcher
-from broker_filter.config import Input, Packets, Settings
+from broker_filter.config import Input, Settings
 from broker_filter.decode import Decoder
 from broker_filter.delivery import Delivery, Patience
 from broker_filter.framing import Unframer
@@ -36,7 +36,6 @@ from broker_filter.signals import stop_on_signals
 from broker_filter.snapshot import SnapshotStore
 from broker_filter.snapshot_writer import SnapshotWriter
 from broker_filter.source import KafkaSource, OnChange, Partition, Source
-from broker_filter.surveys.options import SurveyOptions
 from broker_filter.transaction import open_delivery
 from broker_filter.watchdog import Watchdog
 from broker_filter.window import WindowStore
@@ -77,14 +76,9 @@ def make_decoder(settings: Input) -> Decoder:
         settings.format,
         max_bytes=settings.max_message_bytes,
         unframer=unframer,
-        options=_survey_options(settings.packets),
+        options=settings.packets.options(),
         look_back_days=math.inf if settings.look_back_days is None else settings.look_back_days,
     )
-
-
-def _survey_options(settings: Packets) -> SurveyOptions:
-    chosen = settings.model_dump()
-    return SurveyOptions(**{**chosen, "ignored_cuts": frozenset(settings.ignored_cuts)})
 
 
 def make_intake(settings: Settings, entry: Entry, metrics: Metrics) -> Intake:

@@ -37,6 +37,7 @@ from broker_filter.config_file import (
     written_secrets,
 )
 from broker_filter.errors import ConfigError
+from broker_filter.surveys.options import SurveyOptions
 
 __all__ = [
     "Alert",
@@ -286,6 +287,10 @@ class Packets(BaseModel):
     roman_exposure_s: float = Field(
         default=0.0, ge=0, le=10_000, description="length of a Roman exposure, seconds"
     )
+
+    def options(self) -> SurveyOptions:
+        """What adapters are given."""
+        return SurveyOptions(**self.model_dump() | {"ignored_cuts": frozenset(self.ignored_cuts)})
 
 
 class Input(BaseModel):

@@ -199,10 +199,12 @@ def _injection(
             "--inject goes with neither --loop nor --resume: the truth would be wrong"
         )
     parts = [part for curve in curves for part in curve.parts]
-    injector = light_curve_injector(read_config(args.inject), parts)
+    config = read_config(args.inject)
+    injector = light_curve_injector(config, parts)
+    decoder = Decoder(unframer=Unframer(schemas), options=config.packets.options())
     truth = args.truth or args.inject.with_suffix(".truth.jsonl")
     try:
-        yield RecordInjector(injector, Decoder(unframer=Unframer(schemas)))
+        yield RecordInjector(injector, decoder)
     finally:
         injector.write(truth)
     sys.stderr.write(f"{truth}: what was injected\n")

@@ -107,8 +107,8 @@ class Schedule:
 def waves(packets: Sequence[Sequence[Photometry]]) -> list[list[Photometry]]:
     """Part messages so that no star occurs in two of one wave, and its own stay in their order.
 
-    There are as many waves as there are messages of the star that has the most. A message may have
-    several parts, such as the bands of one star; they stay together.
+    Each message goes into the wave after the last one in which a star of it occurs. A message may
+    have several parts, such as the bands of one star; they stay together.
     """
     found: list[list[Photometry]] = []
     next_wave: dict[StarId, int] = {}

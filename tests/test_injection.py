@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from broker_filter.archive.stream import Record
+from broker_filter.config import Packets
 from broker_filter.decode import Decoder
 from broker_filter.errors import ConfigError
 from broker_filter.recovery.injection import Injector, light_curve_injector, running_snr
@@ -153,6 +154,22 @@ class TestFlux:
         added = 400.0 * (paczynski(0.5) - 1)
         assert injector.magnify(later).flux[0] == pytest.approx(3000.0 + added, rel=1e-4)
 
+    def test_an_epoch_that_comes_again_is_magnified_alike_whatever_comes_with_it(self):
+        injector = Injector(config())
+        first = photometry([T0], kind="difference", flux=0.0, ref=1000.0)
+        again = photometry([T0, T0 + 1], kind="difference", flux=0.0, ref=1300.0)
+        one = injector.magnify(first, history=True).flux[0]
+        assert injector.magnify(again, history=True).flux[0] == one
+        total = photometry([T0], flux=500.0, ref=np.nan)
+        assert injector.magnify(total).flux[0] < 1000.0
+
+    def test_what_is_no_measurement_tells_no_baseline(self):
+        injector = Injector(config())
+        flags = np.array([0, 1], np.uint32)
+        part = photometry([T0 - 2, T0 - 1], flux=np.array([np.nan, -5.0]), ref=np.nan, flags=flags)
+        assert injector.magnify(part).flux[1] == -5.0
+        assert injector.magnify(photometry([T0], flux=1000.0, ref=np.nan)).flux[0] > 1400
+
     def test_a_light_curve_gets_its_event_within_its_span(self):
         early, late = photometry([T0, T0 + 10.0]), photometry([T0 + 900.0, T0 + 950.0], star="B")
         injector = light_curve_injector(config(t0=None), [early, late])
@@ -189,6 +206,13 @@ class TestRecords:
     def test_what_cannot_be_read_passes(self):
         damaged = Record(T0, b"Obj\x01...")
         assert edited(damaged, Injector(config())) == [damaged]
+
+    @pytest.mark.parametrize("star", ["ZTF\0", "\ud800"])
+    @pytest.mark.parametrize("share", [1.0, 1e-9])
+    def test_a_star_that_no_message_can_name_passes(self, star, share):
+        packet, injector = ztf_packet([T0], star), Injector(config(share=share))
+        assert edited(packet, injector) == [packet]
+        assert len(injector.truth()) == 1
 
 
 def ztf_packet(times: list[float], star: str = "ZTF18a") -> Record:
@@ -237,7 +261,7 @@ class TestPackets:
             assert getattr(one, name) == getattr(other, name)
         for name in ("mjd_tai", "flags", "ref_flux", "ref_flux_err"):
             assert getattr(one, name).tolist() == getattr(other, name).tolist()
-        assert (out.time, out.epochs) == (T0, 3)
+        assert (out.time, out.epochs) == (T0, 1)
 
     def test_is_magnified_by_the_flux_in_its_reference_image(self):
         packet = ztf_packet([T0])
@@ -262,6 +286,11 @@ class TestPackets:
         second = edited(ztf_packet(self.TIMES), injector)[0]
         assert read(first).flux.tolist() == read(second).flux[:2].tolist()
         assert injector.truth()[1]["epochs"] == 3
+
+    def test_it_is_read_as_the_filter_reads_it(self):
+        decoder = Decoder(options=Packets(ztf_min_rb=0.95).options())
+        packet, injector = ztf_packet([T0]), Injector(config())
+        assert RecordInjector(injector, decoder)(packet) == [packet]
 
     def test_history_is_no_test_of_an_untouched_star(self):
         injector = Injector(config(share=1e-9))

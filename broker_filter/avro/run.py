@@ -201,6 +201,7 @@ class Fields:
 
     def _fixed(self, field: Mapping[str, Any]) -> tuple[Value, int | None] | None:
         """How a field of a fixed size is read, and its branch, whether it is wanted or not."""
+        # Whatever is of a fixed size can be read as one of these, or not at all.
         single = self._single(field, "f8") or self._single(field, "bool")
         return (single.value, single.present) if single and single.value.dtype else None
 

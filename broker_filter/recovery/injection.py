@@ -80,9 +80,9 @@ class Injector:
     config : InjectionConfig
         With ``t0``.
     baselines : dict of (star, band, source) to float, nJy
-        Baseline flux where it is known beforehand (of light curves, their median). Else that of the
-        photometry's reference is taken, or, of total flux that has none, the median of what came
-        first of a star in one message.
+        Baseline flux where it is known beforehand (of light curves, their median). Else the first
+        message tells it: by the photometry's reference, or, where total flux has none, by its
+        median. It stays, so that an epoch which comes again is magnified alike.
     spans : dict of str to Range, MJD TAI
         Of the stars whose first and last epoch are known; they stand in for a ``t0`` that is not
         configured. Without either a star is left alone.
@@ -101,7 +101,8 @@ class Injector:
     ) -> None:
         if config.t0 is None and not spans:
             raise ConfigError("--inject: t0 is needed where there are no light curves")
-        self._config, self._baselines, self._spans = config, dict(baselines or {}), spans or {}
+        self._config, self._known, self._spans = config, baselines or {}, spans or {}
+        self._told: dict[tuple[str, str, str, str], float] = {}
         self._chosen: dict[str, Lens | None] = {}
         self._touched: dict[Curve, _Touched] = {}
         self._windows: dict[Curve, tuple[float, int]] = {}  # last window seen, and how many
@@ -134,7 +135,8 @@ class Injector:
                 self._count((name, photometry.band), window)
         flux, flux_err = photometry.flux.copy(), photometry.flux_err.copy()
         for star, rows in chosen.items():
-            self._magnify_star(star, photometry, np.array(rows), flux, flux_err)
+            left = self._magnify_star(star, photometry, np.array(rows), flux, flux_err)
+            self.without_baseline += int((left >= new_from).sum())
         return replace(photometry, flux=flux, flux_err=flux_err) if chosen else photometry
 
     def lens(self, star: StarId) -> Lens | None:
@@ -164,14 +166,16 @@ class Injector:
         rows: IntArray,
         flux: FloatArray,
         flux_err: FloatArray,
-    ) -> None:
-        """Change the columns in place; epochs whose baseline is not known stay as they are."""
+    ) -> IntArray:
+        """Change the columns in place, and tell the rows that stay as they are.
+
+        Those of a star whose baseline is not known do, and what is no measurement.
+        """
         baseline = self._baseline(star, photometry, rows)
         good = (baseline > 0) & (flux_err[rows] > 0) & np.isfinite(flux[rows])
-        self.without_baseline += int((~good).sum())
-        rows, baseline = rows[good], baseline[good]
+        left, rows = rows[~good], rows[good]
         if not len(rows):
-            return
+            return left
         one = self._of(star, photometry.band)
         times, error = photometry.mjd_tai[rows], flux_err[rows]
         g = one.f_s * _excess(one.lens, times)
@@ -181,6 +185,7 @@ class Injector:
         squares = np.square(baseline * g / flux_err[rows])[used].tolist()
         epochs = ((photometry.source, time) for time in times[used].tolist())
         one.squares.update(zip(epochs, squares, strict=True))
+        return left
 
     def _of(self, star: str, band: str) -> _Touched:
         lens = self.lens(star)
@@ -189,15 +194,15 @@ class Injector:
             self._touched[star, band] = _Touched(lens, self._config.f_s.draw(rng))
         return self._touched[star, band]
 
-    def _baseline(self, star: str, photometry: Photometry, rows: IntArray) -> FloatArray:
-        curve, reference = (star, photometry.band, photometry.source), photometry.ref_flux[rows]
-        if curve not in self._baselines:
-            if photometry.relative:
-                return np.ones(len(rows))
-            if photometry.kind == "difference" or not np.isnan(reference).all():
-                return reference
-            self._baselines[curve] = float(np.median(photometry.flux[rows]))
-        return np.full(len(rows), self._baselines[curve])
+    def _baseline(self, star: str, photometry: Photometry, rows: IntArray) -> float:
+        """Baseline of a star in one source, NaN as long as it is not known."""
+        curve = (star, photometry.band, photometry.source)
+        if curve in self._known:
+            return self._known[curve]
+        told = (*curve, photometry.kind)
+        if not self._told.get(told, math.nan) > 0:
+            self._told[told] = _level(photometry, rows)
+        return self._told[told]
 
     def _noise(self, star: str, photometry: Photometry, times: FloatArray) -> FloatArray:
         """Draw a normal number for each epoch that depends on nothing but the epoch."""
@@ -303,6 +308,18 @@ def running_snr(times: FloatArray, squares: FloatArray, days: float) -> FloatArr
     return np.asarray(np.sqrt(np.maximum(total[1:] - total[begins], 0.0)))
 
 
+def _level(photometry: Photometry, rows: IntArray) -> float:
+    """What photometry tells of its star's baseline; NaN where it tells nothing."""
+    if photometry.relative:
+        return 1.0
+    reference = photometry.ref_flux[rows]
+    good = np.isfinite(reference)
+    if not good.any() and photometry.kind == "total":
+        reference = photometry.flux[rows]
+        good = np.isfinite(reference) & (photometry.flags[rows] == 0)
+    return float(np.median(reference[good])) if good.any() else math.nan
+
+
 def _excess(lens: Lens, times: FloatArray) -> FloatArray:
     """A(u, rho) - 1 at the given times, in float64."""
     import torch
@@ -315,5 +332,5 @@ def _excess(lens: Lens, times: FloatArray) -> FloatArray:
 
 def _hash(*parts: str) -> int:
     """64 bits that depend on the texts alone."""
-    digest = blake2b("\0".join(parts).encode(), digest_size=8).digest()
+    digest = blake2b("\0".join(parts).encode(errors="replace"), digest_size=8).digest()
     return int.from_bytes(digest, "little")

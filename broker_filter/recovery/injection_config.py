@@ -10,6 +10,7 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from broker_filter.config import Packets
 from broker_filter.errors import ConfigError
 
 __all__ = ["QUARTER", "InjectionConfig", "Range", "read_config"]
@@ -63,6 +64,9 @@ class InjectionConfig(BaseModel):
     f_s: Range = Range(low=0.1, high=1.0)
     detectable_snr: float = Field(default=12.0, gt=0)
     window_days: float = Field(default=20.0, gt=0, description="of the model that is tested")
+    packets: Packets = Field(
+        default=Packets(), description="how survey packets are read: the filter's input.packets"
+    )
 
     @model_validator(mode="after")
     def _physical(self) -> Self:

@@ -1,9 +1,10 @@
 """Injection into the messages of a replay: photometry is magnified, packets become photometry.
 
 A survey's packet cannot be magnified as it is: its magnitudes, statistics, history and cutouts
-would have to agree again. So each packet of a chosen star is read as the filter reads it, and what
-it holds goes out, magnified, as ``photometry_block`` messages: to the filter they are the same
-epochs of the same star. All other packets pass byte for byte.
+would have to agree again. So a packet in which a chosen star occurs is read as the filter reads it,
+and what it holds goes out, magnified, as ``photometry_block`` messages, one for each band, source
+and kind: to the filter they are the same epochs of the same star, though it may look at the star
+between two of them. All other packets pass byte for byte.
 
 An archive of alerts holds the epochs at which the survey itself saw a change, and the history of
 such stars. Epochs that an event would have added are not in it, so that what is found in it is too
@@ -20,7 +21,7 @@ from broker_filter.errors import PoisonMessage
 from broker_filter.recovery.injection import Injector
 from broker_filter.replay import native_photometry, with_photometry
 from broker_filter.schema import schema_header
-from broker_filter.surveys.native import encode_block
+from broker_filter.surveys.native import encode_block, star_fault
 from broker_filter.types import Message, Photometry
 
 __all__ = ["RecordInjector"]
@@ -62,9 +63,11 @@ class RecordInjector:
     def _parts(self, record: Record) -> tuple[Photometry, ...]:
         message = Message("", 0, 0, record.key, record.value, headers=record.headers)
         try:
-            return self._decoder.decode(message).photometry
+            parts = self._decoder.decode(message).photometry
         except PoisonMessage:
             return ()
+        names = {star for part in parts for star in part.star}
+        return () if any(isinstance(star, str) and star_fault(star) for star in names) else parts
 
 
 def _block(record: Record, photometry: Photometry) -> Record:
@@ -73,5 +76,4 @@ def _block(record: Record, photometry: Photometry) -> Record:
         key=str(photometry.star[0]).encode(),
         value=encode_block(photometry),
         headers=(schema_header("photometry_block"),),
-        epochs=len(photometry),
     )

@@ -33,6 +33,7 @@ __all__ = [
     "decode_photometry",
     "encode_block",
     "encode_photometry",
+    "star_fault",
 ]
 
 MAX_STAR_ID_BYTES = 64
@@ -91,7 +92,7 @@ def decode_photometry(value: bytes, *, max_bytes: int = MAX_MESSAGE_BYTES) -> Ph
             f"mjdTai, flux, fluxErr and flags hold {len(times)}, {len(flux)}, {len(flux_err)} and "
             f"{len(flags)} bytes; an epoch takes 8, 4, 4 and 4",
         )
-    if isinstance(star, str) and (fault := _star_fault(star)):
+    if isinstance(star, str) and (fault := star_fault(star)):
         raise PoisonMessage("bad_star_id", fault)
     _check_names(record)
     ra, dec = record["ra"], record["dec"]
@@ -239,9 +240,12 @@ def _check_names(record: Mapping[str, Any]) -> None:
             )
 
 
-def _star_fault(star: str) -> str | None:
+def star_fault(star: str) -> str | None:
     """Say what is wrong with a star's name, if anything is."""
-    length = len(star.encode())
+    try:
+        length = len(star.encode())
+    except UnicodeEncodeError as error:
+        return f"star id is no text: {error}"
     if not 0 < length <= MAX_STAR_ID_BYTES:
         return f"star id has {length} bytes, 1 to {MAX_STAR_ID_BYTES} are allowed"
     # Blocks pad ids with NUL, so that such an id would be another star there.
@@ -365,7 +369,7 @@ def _one_or_none(column: FloatArray, name: str) -> float | None:
 
 
 def _encodable(star: StarId) -> StarId:
-    if isinstance(star, str) and (fault := _star_fault(star)):
+    if isinstance(star, str) and (fault := star_fault(star)):
         raise SchemaError(f"{fault}: {star[:80]!r}")
     return star
 

@@ -52,8 +52,8 @@ SUBSETS: dict[str, Callable[[Array], NDArray[np.bool_]]] = {
     "log10_rho": lambda theta: theta[:, 1] < 10 ** theta[:, 3],
 }
 """Events in which a parameter shows. The paper's are those of u0 (u0 > rho) and of rho (u0 < rho).
-Where the lens takes the whole window to cross the source's disc, 2 rho tE, the star is brighter by
-a constant, and t0 may lie anywhere."""
+Where the lens takes most of the window to cross the source's disc, 2 rho tE, the star is brighter
+by a constant, and t0 may lie anywhere: that of t0 is where half of the window is enough."""
 
 BIAS_AXES: dict[str, tuple[str, Callable[[Array], Array]]] = {
     "log10_rho": ("log10_u0_over_rho", lambda theta: np.log10(theta[:, 1]) - theta[:, 3]),

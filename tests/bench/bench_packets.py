@@ -83,8 +83,9 @@ def ztf(alerts: Path, runs: int) -> dict[str, float]:
         for _, data in framed.blocks:
             reader.read(data)
 
-    general = seconds(lambda: list(fastavro.reader(io.BytesIO(value))), runs)
-    spent = seconds(read, runs)
+    # It is short: the least of many calls is that of an undisturbed one.
+    general = seconds(lambda: list(fastavro.reader(io.BytesIO(value))), 20 * runs)
+    spent = seconds(read, 20 * runs)
     return {
         "packet, ZTF, fastavro.reader (ms)": 1e3 * general,
         "packet, ZTF (ms)": 1e3 * spent,
@@ -109,7 +110,7 @@ def whole(alerts: Path, runs: int) -> dict[str, float]:
     first = time.process_time() - first
     return {
         "packets to windows, first pass, schemas parsed (packets/s)": len(values) / first,
-        "packets to windows, stars tracked (packets/s)": len(values) / seconds(take, min(runs, 5)),
+        "packets to windows, stars tracked (packets/s)": len(values) / seconds(take, runs),
     }
 
 
