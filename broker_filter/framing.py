@@ -68,6 +68,7 @@ class Unframer:
         self._source, self._schemaless = source, dict(schemaless or {})
         self._max_bytes = max_bytes
         self._parsed = lru_cache(MAX_SCHEMAS)(parse_json)
+        self._latest: tuple[bytes, WriterSchema] | None = None
 
     def unframe(self, message: Message) -> Framed | dict[str, Any]:
         """Find the schema and the records of a message with a value, or a record that is JSON.
@@ -137,10 +138,13 @@ class Unframer:
         return self._schema(key)
 
     def _schema(self, text: bytes) -> WriterSchema:
-        try:
-            return self._parsed(text)
-        except SchemaError as error:
-            raise PoisonMessage("bad_schema", str(error)) from error
+        """Parse a schema; mostly it is the one before, which is faster seen than hashed."""
+        if self._latest is None or self._latest[0] != text:
+            try:
+                self._latest = text, self._parsed(text)
+            except SchemaError as error:
+                raise PoisonMessage("bad_schema", str(error)) from error
+        return self._latest[1]
 
 
 def _from_json(value: bytes) -> dict[str, Any]:
