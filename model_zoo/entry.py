@@ -28,10 +28,11 @@ from model_zoo.evaluate.suite import (
 )
 from model_zoo.train import Trainer, network_config
 
-__all__ = ["file_entry", "refile"]
+__all__ = ["file_entry", "gate_of", "refile"]
 
 SELF_TEST_SEED = 77
 MIN_THRESHOLD = 3.0
+RARE = 100_000
 LIMITS = (
     (
         "Gaussian noise with correct error bars only; error bars that are wrong by more than "
@@ -68,7 +69,8 @@ def file_entry(trainer: Trainer, path: Path, sizes: Sizes, *, quiet: bool = Fals
     config, network = trainer.config, trainer.network.cpu().eval()
     simulator, entry_config = simulator_of(config), _entry_config(config)
     subject = Subject(network, entry_config, simulator, sizes, quiet)
-    card = _card(trainer, config, _figures(config, measure(subject, CORE_PARTS)))
+    results = measure(subject, CORE_PARTS)
+    card = _card(trainer, config, _figures(config, results), gate_of(results["calibration"]))
     generator = torch.Generator().manual_seed(SELF_TEST_SEED)
     curves = [simulator.events(2, generator), simulator.noise(2, generator)]
     windows = torch.cat([c.x for c in curves])
@@ -89,7 +91,8 @@ def refile(entry: Entry, results: Mapping[str, Any]) -> Card:
         raise ConfigError(f"results are of {results['model_id']}, not of {entry.model_id}")
     config = config_of(entry)
     figures = _figures(config, results)
-    gate = _gate(figures) if "calibration" in results else entry.card.gate
+    part = results.get("calibration")
+    gate = entry.card.gate if part is None else gate_of(part)
     changes = {"evaluation": figures, "gate": gate, "limits": _limits(config)}
     card = entry.card.model_copy(update=changes)
     stored = load_file(entry.path / FILES[1])
@@ -123,7 +126,9 @@ def _entry_config(config: TrainConfig) -> dict[str, Any]:
     return {"window": window, **network_config(config)}
 
 
-def _card(trainer: Trainer, config: TrainConfig, figures: dict[str, Any]) -> Card:
+def _card(
+    trainer: Trainer, config: TrainConfig, figures: dict[str, Any], gate: dict[str, Any]
+) -> Card:
     prior = trainer.simulator.prior
     progress = trainer.progress
     return Card(
@@ -156,18 +161,25 @@ def _card(trainer: Trainer, config: TrainConfig, figures: dict[str, Any]) -> Car
         evaluation=figures,
         limits=_limits(config),
         runtime={"torch": torch.__version__, "sbi": sbi.__version__, "zuko": zuko.__version__},
-        gate=_gate(figures),
+        gate=gate,
     )
 
 
-def _gate(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Alert threshold of a stream: past the noise of the test set, and never below log10 K = 3.
+def gate_of(calibration: Mapping[str, Any]) -> dict[str, Any]:
+    """Alert threshold of a stream: what one noise curve in `RARE` reaches, and never below 3.
 
-    A stream looks at every star many times, which the bound 1/k allows for and the test set does
-    not show.
+    It does not move with the number of noise curves that were tried, from `RARE` on. A stream looks
+    at every star many times, which the bound 1/k allows for and this does not.
+
+    Parameters
+    ----------
+    calibration : mapping
+        ``highest_log10_k``, in descending order, and ``n_tail``.
     """
+    highest = calibration["highest_log10_k"]
+    rank = min(max(1, calibration["n_tail"] // RARE), len(highest))
     return {
-        "log10_k": round(max(MIN_THRESHOLD, figures["highest_log10_k"] + 0.5), 2),
-        "from": f"0.5 above the largest log10 K of {figures['n_tail']:,} noise curves, "
-        f"at least {MIN_THRESHOLD:g}",
+        "log10_k": round(max(MIN_THRESHOLD, highest[rank - 1]), 2),
+        "from": f"what {rank} of {calibration['n_tail']:,} noise curves "
+        f"{'reaches' if rank == 1 else 'reach'}, at least {MIN_THRESHOLD:g}",
     }

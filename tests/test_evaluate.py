@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from broker_filter import zoo
 from broker_filter.errors import ConfigError
 from model_zoo import cli
-from model_zoo.entry import refile
+from model_zoo.entry import gate_of, refile
 from model_zoo.evaluate import suite
 from model_zoo.evaluate.sets import Sizes
 from model_zoo.evaluate.suite import ACCURACY, PARTS, card_figures, evaluate
@@ -99,6 +100,17 @@ def test_a_card_gets_the_figures_of_the_parts_that_ran() -> None:
     assert "npe_10k_ms" not in figures
     assert "tpr_certified_6_6" not in figures
     assert set(PARTS) > {"certified", "exact", "streams", "speed", "sharing", "toy"}
+
+
+def test_the_alert_threshold_does_not_move_with_the_size_of_the_test() -> None:
+    rng = np.random.default_rng(0)
+    gates = []
+    for n in (100_000, 400_000, 2_000_000):
+        highest = np.sort(-np.log10(rng.uniform(size=n)))[::-1][:20]
+        gates.append(gate_of({"highest_log10_k": highest.tolist(), "n_tail": n})["log10_k"])
+    assert max(gates) - min(gates) < 1.0
+    assert gate_of({"highest_log10_k": [4.5, 3.4, 2.0], "n_tail": 200_000})["log10_k"] == 3.4
+    assert gate_of({"highest_log10_k": [2.9, 2.0], "n_tail": 4_000})["log10_k"] == 3.0
 
 
 def test_a_card_without_a_gate_tells_efficiency_by_brightness_length_and_time() -> None:
@@ -231,7 +243,7 @@ def test_an_entry_is_filed_anew_with_its_figures(entry: zoo.Entry, tmp_path: Pat
     again = zoo.verify(copy.path)
     assert again.sha256 == once.sha256
     assert again.card.evaluation["tpr_zero_fp"] == 0.99
-    assert again.threshold == 4.7
+    assert again.threshold == 4.2
     with pytest.raises(ConfigError, match="not of fspl-paper"):
         refile(again, results(model_id="fspl-other-1.0.0"))
     assert zoo.verify(copy.path).card == again.card
