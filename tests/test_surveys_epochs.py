@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker_filter.errors import PoisonMessage
 from broker_filter.surveys.epochs import Epochs, Star, epochs_of, make_packet
 from broker_filter.surveys.magnitudes import add_reference, flux_error, flux_of
 from broker_filter.surveys.quality import cut
@@ -75,6 +77,12 @@ def test_parts_are_sorted_and_the_newest_comes_last() -> None:
 @pytest.mark.parametrize("place", [(np.nan, 0.0), (0.0, np.nan), (361.0, 0.0), (0.0, -999.0)])
 def test_a_place_out_of_range_is_none(place: tuple[float, float]) -> None:
     assert Star("test", 7, *place).coordinates == {}
+
+
+@pytest.mark.parametrize("name", ["", 65 * "a", "ZTF\0", "\ud800"])
+def test_a_name_that_no_message_can_hold_is_poison(name: str) -> None:
+    with pytest.raises(PoisonMessage, match="bad_star_id"):
+        make_packet(replace(STAR, name=name), [epochs([(60_000.0, 1.0, 0.1)])], Counter())
 
 
 def test_a_packet_without_epochs_has_no_parts() -> None:

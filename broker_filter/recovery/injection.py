@@ -332,5 +332,5 @@ def _excess(lens: Lens, times: FloatArray) -> FloatArray:
 
 def _hash(*parts: str) -> int:
     """64 bits that depend on the texts alone."""
-    digest = blake2b("\0".join(parts).encode(errors="replace"), digest_size=8).digest()
+    digest = blake2b("\0".join(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")

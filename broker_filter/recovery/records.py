@@ -21,7 +21,7 @@ from broker_filter.errors import PoisonMessage
 from broker_filter.recovery.injection import Injector
 from broker_filter.replay import native_photometry, with_photometry
 from broker_filter.schema import schema_header
-from broker_filter.surveys.native import encode_block, star_fault
+from broker_filter.surveys.native import encode_block
 from broker_filter.types import Message, Photometry
 
 __all__ = ["RecordInjector"]
@@ -63,11 +63,9 @@ class RecordInjector:
     def _parts(self, record: Record) -> tuple[Photometry, ...]:
         message = Message("", 0, 0, record.key, record.value, headers=record.headers)
         try:
-            parts = self._decoder.decode(message).photometry
+            return self._decoder.decode(message).photometry
         except PoisonMessage:
             return ()
-        names = {star for part in parts for star in part.star}
-        return () if any(isinstance(star, str) and star_fault(star) for star in names) else parts
 
 
 def _block(record: Record, photometry: Photometry) -> Record:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from broker_filter.errors import PoisonMessage
 from broker_filter.packet import Packet
 from broker_filter.photometry import Limits, accept
-from broker_filter.surveys.native import MAX_STAR_ID_BYTES
+from broker_filter.surveys.native import star_fault
 from broker_filter.surveys.timescale import SECONDS_PER_DAY
 from broker_filter.types import FloatArray, IntArray, Photometry, StarId
 
@@ -149,10 +149,10 @@ def make_packet(
     Raises
     ------
     PoisonMessage
-        ``bad_star_id`` where the star's name is longer than 64 bytes.
+        ``bad_star_id`` where the star's name is longer than 64 bytes, ends in NUL or is no text.
     """
-    if isinstance(star.name, str) and len(star.name.encode(errors="replace")) > MAX_STAR_ID_BYTES:
-        raise PoisonMessage("bad_star_id", f"{star.name[:80]!r} is longer than 64 bytes")
+    if isinstance(star.name, str) and (fault := star_fault(star.name)):
+        raise PoisonMessage("bad_star_id", f"{fault}: {star.name[:80]!r}")
     epochs = _usable(_joined(parts), rejected)
     once = _once_each(epochs)
     if len(once) < len(epochs):
