@@ -17,7 +17,7 @@ import yaml
 
 from broker_filter.config import Kafka, load_settings, masked
 from broker_filter.errors import BrokerFilterError
-from broker_filter.worker import leave
+from broker_filter.service.worker import leave
 
 __all__ = ["main"]
 
@@ -54,9 +54,9 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from broker_filter.recovery.command import add_arguments as add_recovery_arguments
-    from broker_filter.replay_options import add_arguments as add_replay_arguments
-    from broker_filter.subscribe import add_arguments as add_subscribe_arguments
+    from broker_filter.client.subscribe import add_arguments as add_subscribe_arguments
+    from broker_filter.commands.recovery import add_arguments as add_recovery_arguments
+    from broker_filter.commands.replay_options import add_arguments as add_replay_arguments
 
     parser = argparse.ArgumentParser(
         prog="broker-filter", description="Streaming microlensing filter for alert brokers."
@@ -131,22 +131,22 @@ def _add_zoo(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from broker_filter.signals import exit_on_signals
+    from broker_filter.service.signals import exit_on_signals
 
     exit_on_signals()
     settings = load_settings(args.config)
-    from broker_filter.observe import configure_logging
+    from broker_filter.observe.metrics import configure_logging
 
     configure_logging(settings.log.level, settings.log.format)
-    from broker_filter.assembly import run
+    from broker_filter.service.assembly import run
 
     return run(settings)
 
 
 def _replay(args: argparse.Namespace) -> int:
-    from broker_filter import replay_command
-    from broker_filter.signals import stop_on_signals
-    from broker_filter.sink import KafkaSink
+    from broker_filter.commands import replay as replay_command
+    from broker_filter.kafka.sink import KafkaSink
+    from broker_filter.service.signals import stop_on_signals
 
     kafka = Kafka(
         bootstrap_servers=args.bootstrap_servers,
@@ -163,19 +163,19 @@ def _interrupt() -> None:
 
 
 def _subscribe(args: argparse.Namespace) -> int:
-    from broker_filter.subscribe import run
+    from broker_filter.client.subscribe import run
 
     return run(args)
 
 
 def _recovery(args: argparse.Namespace) -> int:
-    from broker_filter.recovery.command import run
+    from broker_filter.commands.recovery import run
 
     return run(args)
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from broker_filter.demo import run
+    from broker_filter.commands.demo import run
 
     return run(args)
 
@@ -190,7 +190,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _zoo_list(_: argparse.Namespace) -> int:
-    from broker_filter import zoo
+    from broker_filter.inference import zoo
 
     for model_id in zoo.model_ids():
         print(model_id, zoo.verify(zoo.find(model_id)).card.summary, sep="  ")
@@ -198,14 +198,14 @@ def _zoo_list(_: argparse.Namespace) -> int:
 
 
 def _zoo_show(args: argparse.Namespace) -> int:
-    from broker_filter import zoo
+    from broker_filter.inference import zoo
 
     print(zoo.verify(_model_folder(args.model)).card.model_dump_json(indent=1))
     return 0
 
 
 def _zoo_verify(args: argparse.Namespace) -> int:
-    from broker_filter import zoo
+    from broker_filter.inference import zoo
 
     entry = zoo.verify(_model_folder(args.model))
     zoo.load(entry)
@@ -215,7 +215,7 @@ def _zoo_verify(args: argparse.Namespace) -> int:
 
 def _model_folder(model: str) -> Path:
     """A name has no separator, so that a folder beside us cannot stand in for a model."""
-    from broker_filter import zoo
+    from broker_filter.inference import zoo
 
     return Path(model) if os.sep in model else zoo.find(model)
 

@@ -36,8 +36,8 @@ from broker_filter.config_file import (
     variables,
     written_secrets,
 )
+from broker_filter.decode.surveys.options import SurveyOptions
 from broker_filter.errors import ConfigError
-from broker_filter.surveys.options import SurveyOptions
 
 __all__ = [
     "Alert",
@@ -260,7 +260,7 @@ class Kafka(BaseModel):
 
 
 class Packets(BaseModel):
-    """How survey packets are read; see `broker_filter.surveys.options.SurveyOptions`."""
+    """How survey packets are read; see `broker_filter.decode.surveys.options.SurveyOptions`."""
 
     model_config = _STRICT
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from broker_filter import zoo
 from broker_filter.errors import BrokerFilterError
-from model_zoo.config import load_config
-from model_zoo.entry import file_entry, refile
+from broker_filter.inference import zoo
 from model_zoo.evaluate.sets import FULL, QUICK
 from model_zoo.evaluate.suite import PARTS, card_figures, evaluate
-from model_zoo.polish import polish
-from model_zoo.train import Trainer
+from model_zoo.training.config import load_config
+from model_zoo.training.entry import file_entry, refile
+from model_zoo.training.polish import polish
+from model_zoo.training.train import Trainer
 
 __all__ = ["main"]
 

@@ -28,8 +28,8 @@ def tiny_entry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of an entry with an untrained network, small enough to load and run in no time."""
     import torch
 
-    from broker_filter import zoo
-    from broker_filter.network import Network
+    from broker_filter.inference import zoo
+    from broker_filter.inference.network import Network
 
     config = {
         "window": {"days": 20.0, "max_points": 1000, "buckets": [128, 256, 512, 1000]},

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from broker_filter.metrics_table import METRICS, PREFIX, PROCESS_METRICS
+from broker_filter.observe.table import METRICS, PREFIX, PROCESS_METRICS
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

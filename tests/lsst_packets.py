@@ -10,7 +10,7 @@ from typing import Any
 
 import fastavro
 
-from broker_filter.avro.schema import AvroType, WriterSchema, load_folder
+from broker_filter.decode.avro.schema import AvroType, WriterSchema, load_folder
 
 __all__ = ["DEEP", "rows", "schema", "wire"]
 

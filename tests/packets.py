@@ -13,9 +13,9 @@ from typing import Any
 import fastavro
 from fastavro.schema import load_schema
 
-from broker_filter.packet import Packet, select
-from broker_filter.surveys.options import SurveyOptions
-from broker_filter.surveys.registry import adapter_for
+from broker_filter.decode.selection import Packet, select
+from broker_filter.decode.surveys.options import SurveyOptions
+from broker_filter.decode.surveys.registry import adapter_for
 
 Record = dict[str, Any]
 

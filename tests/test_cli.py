@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from broker_filter import cli, observe, zoo
+from broker_filter import cli
 from broker_filter.cli import main
+from broker_filter.inference import zoo
+from broker_filter.observe import metrics as observe
 
 COMMANDS = [
     ["run"],

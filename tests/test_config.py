@@ -9,7 +9,7 @@ import yaml
 
 from broker_filter.config import Settings, load_settings, masked
 from broker_filter.errors import ConfigError
-from broker_filter.kafka_client import client_config
+from broker_filter.kafka.client import client_config
 
 EXAMPLE = Path(__file__).parents[1] / "deploy" / "config.example.yaml"
 SECRET = "hunter2-in-clear"  # noqa: S105

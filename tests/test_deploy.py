@@ -15,10 +15,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from broker_filter.commands.demo import Archive
 from broker_filter.config import Settings, load_settings
-from broker_filter.decode import Decoder
-from broker_filter.demo import Archive
-from broker_filter.sink import MemorySink
+from broker_filter.decode.decoder import Decoder
+from broker_filter.kafka.sink import MemorySink
 from broker_filter.types import Message
 from tests.deploy_files import (
     DEPLOY,

@@ -21,14 +21,14 @@ import yaml
 
 import broker_filter
 import broker_filter.cli
-import broker_filter.sink
+import broker_filter.kafka.sink
 import model_zoo.cli
+from broker_filter.client.subscribe import Subscription
 from broker_filter.config import Model, Settings, load_settings
-from broker_filter.decode import Decoder
-from broker_filter.metrics_table import METRICS, markdown_table
-from broker_filter.schema import current_version, load_schema, schema_folder, schema_header
-from broker_filter.sink import MemorySink
-from broker_filter.subscribe import Subscription
+from broker_filter.decode.decoder import Decoder
+from broker_filter.kafka.sink import MemorySink
+from broker_filter.observe.table import METRICS, markdown_table
+from broker_filter.schemas import current_version, load_schema, schema_folder, schema_header
 from broker_filter.types import Message
 
 ROOT = Path(__file__).parents[1]
@@ -413,7 +413,7 @@ class OneAlert:
 def test_python_examples_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    signature = inspect.signature(broker_filter.subscribe)
+    signature = inspect.signature(broker_filter.client.subscribe)
     sink = MemorySink()
 
     def subscribe(*args: Any, **kwargs: Any) -> Subscription:
@@ -421,7 +421,7 @@ def test_python_examples_run(
         return Subscription(OneAlert(), wanted["min_log10_k"], wanted["states"], timeout_s=0.01)
 
     monkeypatch.setattr(broker_filter, "subscribe", subscribe)
-    monkeypatch.setattr(broker_filter.sink, "KafkaSink", lambda _: sink)
+    monkeypatch.setattr(broker_filter.kafka.sink, "KafkaSink", lambda _: sink)
     for code in blocks(README, "python"):
         exec(compile(code, str(README), "exec"), {})  # noqa: S102  our own page
     printed = capsys.readouterr().out

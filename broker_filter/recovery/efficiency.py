@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from broker_filter.recovery.config import QUARTER
 from broker_filter.recovery.files import Event, Sighting, Truth
-from broker_filter.recovery.injection_config import QUARTER
 from broker_filter.recovery.intervals import counts, wilson
 
 __all__ = ["report"]

@@ -10,9 +10,9 @@ from typing import Any
 
 import fastavro
 
-from broker_filter.alert_codec import from_message, to_json_dict
-from broker_filter.archive.topic_range import SCHEME, parse_range, partitions_of
+from broker_filter.alerts.codec import from_message, to_json_dict
 from broker_filter.errors import ConfigError
+from broker_filter.replay.topic_range import SCHEME, parse_range, partitions_of
 from broker_filter.types import Message
 
 __all__ = ["Event", "Sighting", "Truth", "read_alerts", "read_truth"]

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from broker_filter.errors import ConfigError
-from broker_filter.recovery.injection_config import QUARTER, InjectionConfig, Range
+from broker_filter.recovery.config import QUARTER, InjectionConfig, Range
 from broker_filter.types import FloatArray, IntArray, Photometry, StarId
 
 __all__ = [
@@ -324,7 +324,7 @@ def _excess(lens: Lens, times: FloatArray) -> FloatArray:
     """A(u, rho) - 1 at the given times, in float64."""
     import torch
 
-    from broker_filter.lens import excess
+    from broker_filter.inference.lens import excess
 
     u = np.hypot(lens.u0, (times - lens.t0) / lens.tE)
     return excess(torch.from_numpy(u), torch.tensor(lens.rho)).double().numpy()

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from broker_filter.archive.stream import Record
-from broker_filter.decode import Decoder
+from broker_filter.decode.decoder import Decoder
+from broker_filter.decode.native import encode_block
 from broker_filter.errors import PoisonMessage
 from broker_filter.recovery.injection import Injector
-from broker_filter.replay import native_photometry, with_photometry
-from broker_filter.schema import schema_header
-from broker_filter.surveys.native import encode_block
+from broker_filter.replay.publish import native_photometry, with_photometry
+from broker_filter.replay.stream import Record
+from broker_filter.schemas import schema_header
 from broker_filter.types import Message, Photometry
 
 __all__ = ["RecordInjector"]

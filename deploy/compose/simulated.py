@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
+from broker_filter.commands.demo import Archive
 from broker_filter.config import Kafka, Model
-from broker_filter.demo import Archive
-from broker_filter.schema import schema_header
-from broker_filter.sink import KafkaSink, Sink
-from broker_filter.surveys.native import encode_block
-from broker_filter.zoo import find, verify
+from broker_filter.decode.native import encode_block
+from broker_filter.inference.zoo import find, verify
+from broker_filter.kafka.sink import KafkaSink, Sink
+from broker_filter.schemas import schema_header
 
 
 def publish(

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from broker_filter.evidence import LN_10
-from broker_filter.network import Network
+from broker_filter.inference.evidence import LN_10
+from broker_filter.inference.network import Network
 from model_zoo.simulate.curves import Curves
 
 __all__ = [

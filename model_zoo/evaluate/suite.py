@@ -12,26 +12,26 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from broker_filter import zoo
 from broker_filter.errors import ConfigError
-from broker_filter.network import Network
-from model_zoo.calibrate import measure_recalibration
-from model_zoo.config import TrainConfig
-from model_zoo.evaluate.calibration import measure_calibration
-from model_zoo.evaluate.calibration_figures import draw_calibration, draw_exact, draw_streams
-from model_zoo.evaluate.certified import measure_certified
-from model_zoo.evaluate.detection import measure_detection
-from model_zoo.evaluate.exact import measure_exact
-from model_zoo.evaluate.figures import draw_detection
-from model_zoo.evaluate.posterior_figures import plot_posteriors, plot_toy
-from model_zoo.evaluate.posteriors import measure_posteriors
-from model_zoo.evaluate.report import about, machine, write_report
+from broker_filter.inference import zoo
+from broker_filter.inference.network import Network
+from model_zoo.evaluate.draw.calibration import draw_calibration, draw_exact, draw_streams
+from model_zoo.evaluate.draw.figures import draw_detection
+from model_zoo.evaluate.draw.posteriors import plot_posteriors, plot_toy
+from model_zoo.evaluate.measure.calibrate import measure_recalibration
+from model_zoo.evaluate.measure.calibration import measure_calibration
+from model_zoo.evaluate.measure.certified import measure_certified
+from model_zoo.evaluate.measure.detection import measure_detection
+from model_zoo.evaluate.measure.exact import measure_exact
+from model_zoo.evaluate.measure.posteriors import measure_posteriors
+from model_zoo.evaluate.measure.sharing import FULL_SHARING, QUICK_SHARING, measure_sharing
+from model_zoo.evaluate.measure.speed import FULL_SPEED, QUICK_SPEED, measure_speed
+from model_zoo.evaluate.measure.streams import measure_streams
+from model_zoo.evaluate.measure.toy import FULL_TOY, QUICK_TOY, measure_toy
+from model_zoo.evaluate.report.report import about, machine, write_report
 from model_zoo.evaluate.sets import FULL, QUICK, Sizes
-from model_zoo.evaluate.sharing import FULL_SHARING, QUICK_SHARING, measure_sharing
-from model_zoo.evaluate.speed import FULL_SPEED, QUICK_SPEED, measure_speed
-from model_zoo.evaluate.streams import measure_streams
-from model_zoo.evaluate.toy import FULL_TOY, QUICK_TOY, measure_toy
 from model_zoo.simulate.curves import Simulator
+from model_zoo.training.config import TrainConfig
 
 __all__ = [
     "CORE_PARTS",

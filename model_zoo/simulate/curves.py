@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor
 
-from broker_filter.lens import excess
-from broker_filter.network_input import network_input
-from broker_filter.prior import BoxPrior
+from broker_filter.inference.lens import excess
+from broker_filter.inference.network_input import network_input
+from broker_filter.inference.prior import BoxPrior
 from model_zoo.simulate.pattern import Pattern, PatternConfig, draw_patterns
 from model_zoo.simulate.prior import PAPER_GATE, PAPER_PRIOR, Gate
 
@@ -28,7 +28,7 @@ class Curves:
     baseline_error : Tensor, shape (B,), float32
         1-sigma relative error of the baseline in whose units the curve is.
     theta : Tensor, shape (B, 5), float32
-        In the order of ``broker_filter.posterior.PARAMETERS``; NaN for noise.
+        In the order of ``broker_filter.inference.posterior.PARAMETERS``; NaN for noise.
     snr : Tensor, shape (B,), float32
         Matched-filter signal-to-noise for an exactly known baseline; 0 for noise.
     """

@@ -1,4 +1,4 @@
-"""Makes the magnification table of `broker_filter.lens` from exact quadrature.
+"""Makes the magnification table of `broker_filter.inference.lens` from exact quadrature.
 
 ``python -m model_zoo.simulate.lens_table`` writes it anew (seconds). VBMicrolensing, at its best
 setting, serves as the independent check in the tests; its own table is off by up to 1.7e-3 at the
@@ -12,7 +12,7 @@ import sys
 import numpy as np
 from numpy.typing import NDArray
 
-from broker_filter.lens import TABLE_PATH, table_axes
+from broker_filter.inference.lens import TABLE_PATH, table_axes
 
 __all__ = ["build", "disc_excess"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from broker_filter.lens import excess
-from broker_filter.prior import BoxPrior
+from broker_filter.inference.lens import excess
+from broker_filter.inference.prior import BoxPrior
 
 __all__ = ["BLENDED_GATE", "PAPER_GATE", "PAPER_PRIOR", "ROMAN_PRIOR", "Gate"]
 

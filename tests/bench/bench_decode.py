@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from broker_filter.decode import Decoder
-from broker_filter.schema import decode_strict, schema_header
-from broker_filter.surveys.native import encode_block, encode_photometry
+from broker_filter.decode.decoder import Decoder
+from broker_filter.decode.native import encode_block, encode_photometry
+from broker_filter.schemas import decode_strict, schema_header
 from broker_filter.types import Message, Photometry
 
 ROWS = 10_000

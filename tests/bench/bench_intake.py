@@ -10,12 +10,12 @@ import time
 
 import numpy as np
 
-from broker_filter import zoo
-from broker_filter.assembly import make_intake
 from broker_filter.config import Kafka, Settings
-from broker_filter.observe import Metrics
-from broker_filter.schema import schema_header
-from broker_filter.surveys.native import encode_block, encode_photometry
+from broker_filter.decode.native import encode_block, encode_photometry
+from broker_filter.inference import zoo
+from broker_filter.observe.metrics import Metrics
+from broker_filter.schemas import schema_header
+from broker_filter.service.assembly import make_intake
 from broker_filter.types import Message
 from tests.bench.bench_window import CADENCE, START, exposure
 

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import fastavro
 
-from broker_filter.assembly import make_decoder
-from broker_filter.avro.reader import RecordReader
 from broker_filter.config import Input
-from broker_filter.framing import Framed, Unframer
-from broker_filter.photometry import Limits, accept
-from broker_filter.surveys.registry import Survey, adapter_for
+from broker_filter.decode.avro.reader import RecordReader
+from broker_filter.decode.framing import Framed, Unframer
+from broker_filter.decode.surveys.registry import Survey, adapter_for
+from broker_filter.photometry.statistics import Limits, accept
+from broker_filter.service.assembly import make_decoder
 from broker_filter.types import Message, Photometry
-from broker_filter.window import WindowStore
+from broker_filter.windows.store import WindowStore
 from tests.lsst_packets import rows, schema, wire
 
 DATA = Path(os.environ.get("BROKER_FILTER_TEST_DATA", "../shared/data"))

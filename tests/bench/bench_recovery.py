@@ -15,16 +15,17 @@ from collections import Counter
 from pathlib import Path
 from zipfile import ZipFile
 
-from broker_filter import replay_command, replay_options
-from broker_filter.alert_codec import to_json_dict
-from broker_filter.assembly import open_entry
-from broker_filter.observe import Metrics
-from broker_filter.recovery.command import format_report
+from broker_filter.alerts.codec import to_json_dict
+from broker_filter.commands import replay as replay_command
+from broker_filter.commands import replay_options
+from broker_filter.commands.recovery import format_report
+from broker_filter.kafka.sink import Sink
+from broker_filter.observe.metrics import Metrics
 from broker_filter.recovery.efficiency import report
 from broker_filter.recovery.files import read_alerts, read_truth
 from broker_filter.recovery.plot import plot_recovery
-from broker_filter.rehearsal import rehearse
-from broker_filter.sink import Sink
+from broker_filter.service.assembly import open_entry
+from broker_filter.service.rehearsal import rehearse
 from tests.bench.__main__ import now, processor
 from tests.integration.harness import light_curve_settings, version
 

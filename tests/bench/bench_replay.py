@@ -20,10 +20,10 @@ from pathlib import Path
 
 import fastavro
 
-from broker_filter.archive.event_time import EventTimes
-from broker_filter.archive.files import PacketFile
-from broker_filter.replay import Archive, publish
-from broker_filter.sink import MemorySink
+from broker_filter.kafka.sink import MemorySink
+from broker_filter.replay.event_time import EventTimes
+from broker_filter.replay.files import PacketFile
+from broker_filter.replay.publish import Archive, publish
 
 TEST_DATA = Path(__file__).parents[3] / "shared" / "data"
 PACKET = "alerts/ztf/v4_02_ZTF17aaarzyp_2982177112815010003.avro"

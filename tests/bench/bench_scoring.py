@@ -10,10 +10,10 @@ import warnings
 import numpy as np
 import torch
 
-from broker_filter import zoo
-from broker_filter.network import Network
-from broker_filter.network_input import network_input
-from broker_filter.scorer import Scorer
+from broker_filter.inference import zoo
+from broker_filter.inference.network import Network
+from broker_filter.inference.network_input import network_input
+from broker_filter.inference.scorer import Scorer
 from broker_filter.types import WindowBatch
 from model_zoo.simulate.curves import Simulator
 from tests.bench.bench_decode import seconds

@@ -39,11 +39,11 @@ from typing import Any
 import confluent_kafka as ck
 import numpy as np
 
-from broker_filter.assembly import make_decoder
-from broker_filter.avro.primitives import write_long
 from broker_filter.config import Input
-from broker_filter.schema import schema_header
-from broker_filter.surveys.native import encode_block, encode_photometry
+from broker_filter.decode.avro.primitives import write_long
+from broker_filter.decode.native import encode_block, encode_photometry
+from broker_filter.schemas import schema_header
+from broker_filter.service.assembly import make_decoder
 from broker_filter.types import Message, Photometry, StarId
 from tests.bench.__main__ import machine, now
 from tests.bench.bench_packets import DATA, packets

@@ -14,16 +14,16 @@ import time
 
 import numpy as np
 
-from broker_filter.batcher import Batcher
-from broker_filter.decode import Decoder
-from broker_filter.intake import Intake
-from broker_filter.observe import Metrics
-from broker_filter.photometry import Limits
-from broker_filter.schedule import Schedule
-from broker_filter.snapshot import SnapshotStore
-from broker_filter.surveys.native import encode_block
+from broker_filter.decode.decoder import Decoder
+from broker_filter.decode.native import encode_block
+from broker_filter.observe.metrics import Metrics
+from broker_filter.photometry.statistics import Limits
+from broker_filter.pipeline.batcher import Batcher
+from broker_filter.pipeline.intake import Intake
+from broker_filter.state.store import SnapshotStore
 from broker_filter.types import Message
-from broker_filter.window import WindowStore
+from broker_filter.windows.schedule import Schedule
+from broker_filter.windows.store import WindowStore
 from tests.bench.bench_window import CADENCE, START, exposure, names
 
 TOPIC = "photometry"

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from broker_filter.schedule import Schedule, concatenate, waves
 from broker_filter.types import Photometry
-from broker_filter.window import WindowStore
+from broker_filter.windows.schedule import Schedule, concatenate, waves
+from broker_filter.windows.store import WindowStore
 
 STARS = 50_000
 START = 60_000.0

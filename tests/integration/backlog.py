@@ -18,8 +18,8 @@ from pathlib import Path
 import confluent_kafka as ck
 import numpy as np
 
-from broker_filter.schema import schema_header
-from broker_filter.surveys.native import encode_block
+from broker_filter.decode.native import encode_block
+from broker_filter.schemas import schema_header
 from broker_filter.types import Message, Photometry
 from tests.integration.harness import Archive, Filter, Trial, settings_of
 from tests.kafka_broker import KafkaCluster

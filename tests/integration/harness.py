@@ -26,18 +26,18 @@ from typing import Any
 import confluent_kafka as ck
 import yaml
 
-from broker_filter import demo
-from broker_filter.alert import Alert
-from broker_filter.alert_codec import from_avro
-from broker_filter.assembly import make_assessment, make_intake, open_entry
+from broker_filter.alerts.alert import Alert
+from broker_filter.alerts.codec import from_avro
+from broker_filter.commands import demo
 from broker_filter.config import Batch, Kafka, Model, Schedule, Settings
 from broker_filter.config import Metrics as MetricSettings
+from broker_filter.decode.native import encode_block
 from broker_filter.errors import TransientError
-from broker_filter.observe import Metrics
-from broker_filter.pipeline import Pipeline
-from broker_filter.progress import GroupProgress
-from broker_filter.schema import schema_header
-from broker_filter.surveys.native import encode_block
+from broker_filter.kafka.progress import GroupProgress
+from broker_filter.observe.metrics import Metrics
+from broker_filter.pipeline.core import Pipeline
+from broker_filter.schemas import schema_header
+from broker_filter.service.assembly import make_assessment, make_intake, open_entry
 from broker_filter.types import Message
 from tests.kafka_broker import make_topic
 

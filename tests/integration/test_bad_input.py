@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from broker_filter import zoo
-from broker_filter.assembly import make_service
 from broker_filter.config import DeadLetters, Kafka, Model, Settings
-from broker_filter.delivery import AtLeastOnce
-from broker_filter.embedded import EmbeddedBroker
-from broker_filter.observe import Health, Metrics
-from broker_filter.schema import decode_strict, encode, schema_header
-from broker_filter.sink import KafkaSink
-from broker_filter.source import KafkaSource
-from broker_filter.surveys.native import encode_block, encode_photometry
+from broker_filter.decode.native import encode_block, encode_photometry
+from broker_filter.inference import zoo
+from broker_filter.kafka.delivery import AtLeastOnce
+from broker_filter.kafka.embedded import EmbeddedBroker
+from broker_filter.kafka.sink import KafkaSink
+from broker_filter.kafka.source import KafkaSource
+from broker_filter.observe.metrics import Health, Metrics
+from broker_filter.schemas import decode_strict, encode, schema_header
+from broker_filter.service.assembly import make_service
 from broker_filter.types import Photometry
 
 PATIENCE_S = 120.0

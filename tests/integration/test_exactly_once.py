@@ -15,12 +15,12 @@ import confluent_kafka as ck
 import pytest
 
 from broker_filter.config import Kafka
-from broker_filter.delivery import Parcel
 from broker_filter.errors import ConfigError, StateError, TransientError
-from broker_filter.observe import Metrics
-from broker_filter.progress import GroupProgress
-from broker_filter.source import KafkaSource, Member, offset_handles
-from broker_filter.transaction import open_delivery
+from broker_filter.kafka.delivery import Parcel
+from broker_filter.kafka.progress import GroupProgress
+from broker_filter.kafka.source import KafkaSource, Member, offset_handles
+from broker_filter.kafka.transaction import open_delivery
+from broker_filter.observe.metrics import Metrics
 from broker_filter.types import OutgoingMessage
 from tests.integration.harness import Archive, Trial, expected_alerts, make_archive, trial
 
@@ -230,7 +230,7 @@ def test_a_call_that_does_not_return_costs_the_producer(
     stuck = Changed(pair.delivery._producer, send_offsets_to_transaction=lambda *_: over.wait())
     monkeypatch.setattr(pair.delivery, "_producer", stuck)
     with monkeypatch.context() as patch:
-        patch.setattr("broker_filter.transaction.ATTEMPT_S", 0.5)
+        patch.setattr("broker_filter.kafka.transaction.ATTEMPT_S", 0.5)
         with pytest.raises(TransientError, match=r"new producer.*no answer"):
             pair.delivery.deliver(pair.parcel(1, 2), pair.source)
     over.set()
@@ -263,7 +263,7 @@ def test_a_message_that_the_topic_refuses_ends_with_the_reason(
     pair.take(2)
     if before_the_offsets:  # the refusal comes at once, and no offset can be sent any more
         patient = lambda *args: (pair.delivery._producer.flush(10), offset_handles(*args))[1]  # noqa: E731
-        monkeypatch.setattr("broker_filter.transaction.offset_handles", patient)
+        monkeypatch.setattr("broker_filter.kafka.transaction.offset_handles", patient)
     with pytest.raises(ConfigError, match=r"too large.*max\.message\.bytes"):
         pair.delivery.deliver(pair.parcel(1, 2, size=5000), pair.source)
     pair.delivery.close()

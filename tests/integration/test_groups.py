@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from broker_filter.config import Kafka
 from broker_filter.errors import StateError
-from broker_filter.progress import GroupProgress
-from broker_filter.source import KafkaSource
+from broker_filter.kafka.progress import GroupProgress
+from broker_filter.kafka.source import KafkaSource
 from broker_filter.types import Message
 from tests.integration.harness import expected_alerts, make_archive, trial
 
@@ -160,9 +160,9 @@ def ask_for(seconds: float, question: Callable[[], object]) -> None:
 
 
 def commit_in_transaction(servers: str, source: KafkaSource, topic: str) -> None:
-    from broker_filter.delivery import Parcel
-    from broker_filter.observe import Metrics
-    from broker_filter.transaction import open_delivery
+    from broker_filter.kafka.delivery import Parcel
+    from broker_filter.kafka.transaction import open_delivery
+    from broker_filter.observe.metrics import Metrics
 
     kafka = Kafka(bootstrap_servers=servers, input_topics=(topic,), delivery="exactly_once")
     delivery = open_delivery(kafka, Metrics())

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from broker_filter.metrics_table import METRICS
-from broker_filter.observe import Health, Metrics, ObserveServer
+from broker_filter.observe.metrics import Health, Metrics, ObserveServer
+from broker_filter.observe.table import METRICS
 from tests.deploy_files import (
     DEPLOY,
     PROMETHEUS,

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker_filter.alert import Alert
-from broker_filter.assembly import open_entry
-from broker_filter.observe import Metrics
-from broker_filter.rehearsal import rehearse
-from broker_filter.replay import replay
-from broker_filter.sink import Sink
-from broker_filter.surveys.lightcurve import LightCurve, read_lightcurve
+from broker_filter.alerts.alert import Alert
+from broker_filter.kafka.sink import Sink
+from broker_filter.observe.metrics import Metrics
+from broker_filter.replay.lightcurves.file import LightCurve, read_lightcurve
+from broker_filter.replay.publish import replay
+from broker_filter.service.assembly import open_entry
+from broker_filter.service.rehearsal import rehearse
 from tests.integration.harness import light_curve_settings
 
 pytestmark = [pytest.mark.shared_data, pytest.mark.slow]

@@ -9,11 +9,11 @@ import uuid
 import confluent_kafka as ck
 import pytest
 
-from broker_filter.archive.topic_range import parse_range, partitions_of
 from broker_filter.config import Kafka
 from broker_filter.errors import ConfigError, TransientError
-from broker_filter.replay import Archive, publish
-from broker_filter.sink import KafkaSink, MemorySink
+from broker_filter.kafka.sink import KafkaSink, MemorySink
+from broker_filter.replay.publish import Archive, publish
+from broker_filter.replay.topic_range import parse_range, partitions_of
 from tests.kafka_broker import make_topic
 
 pytestmark = pytest.mark.kafka

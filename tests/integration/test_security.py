@@ -27,11 +27,11 @@ from confluent_kafka.admin import (
 
 from broker_filter.config import Kafka, Security
 from broker_filter.errors import ConfigError
-from broker_filter.observe import Metrics
-from broker_filter.progress import GroupProgress
-from broker_filter.sink import KafkaSink
-from broker_filter.source import KafkaSource
-from broker_filter.transaction import open_delivery
+from broker_filter.kafka.progress import GroupProgress
+from broker_filter.kafka.sink import KafkaSink
+from broker_filter.kafka.source import KafkaSource
+from broker_filter.kafka.transaction import open_delivery
+from broker_filter.observe.metrics import Metrics
 from tests.kafka_broker import KafkaCluster, make_topic
 
 pytestmark = pytest.mark.kafka

@@ -19,15 +19,15 @@ import numpy as np
 import pytest
 import yaml
 
-from broker_filter.alert import Alert
-from broker_filter.alert_codec import from_avro
+from broker_filter.alerts.alert import Alert
+from broker_filter.alerts.codec import from_avro
 from broker_filter.config import Kafka
-from broker_filter.embedded import EmbeddedBroker
-from broker_filter.progress import GroupProgress
-from broker_filter.schema import schema_header
-from broker_filter.sink import KafkaSink
-from broker_filter.source import KafkaSource
-from broker_filter.surveys.native import encode_photometry
+from broker_filter.decode.native import encode_photometry
+from broker_filter.kafka.embedded import EmbeddedBroker
+from broker_filter.kafka.progress import GroupProgress
+from broker_filter.kafka.sink import KafkaSink
+from broker_filter.kafka.source import KafkaSource
+from broker_filter.schemas import schema_header
 from broker_filter.types import Photometry
 
 PATIENCE_S = 120.0

@@ -1,8 +1,8 @@
 """All real packets at hand and many light curves, mixed in one topic of a real Kafka.
 
-What each packet loses stands file by file in ``tests/test_surveys_packets.py``: here the same must
-come out of the whole filter, whatever else passes through it. Alerts of the light curves, none of
-which is microlensing, are printed by star, not judged.
+What each packet loses stands file by file in ``tests/decode/test_surveys_packets.py``: here the
+same must come out of the whole filter, whatever else passes through it. Alerts of the light curves,
+none of which is microlensing, are printed by star, not judged.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ import numpy as np
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from broker_filter.alert import Alert
-from broker_filter.alert_codec import from_avro
-from broker_filter.archive.files import is_packets
-from broker_filter.archive.lightcurves import LightCurves, load
-from broker_filter.archive.parquet import rows
-from broker_filter.archive.stream import Record
-from broker_filter.assembly import make_service, open_entry
+from broker_filter.alerts.alert import Alert
+from broker_filter.alerts.codec import from_avro
 from broker_filter.config import Batch, Input, Kafka, Model, Packets, Schedule, Settings
 from broker_filter.config import Metrics as MetricSettings
-from broker_filter.decode import Decoder, Tracked
+from broker_filter.decode.decoder import Decoder, Tracked
+from broker_filter.decode.selection import Packet
+from broker_filter.decode.surveys.roman import NOMINAL_ZERO_POINTS
 from broker_filter.errors import TransientError
-from broker_filter.observe import Health, Metrics
-from broker_filter.packet import Packet
-from broker_filter.progress import GroupProgress
-from broker_filter.schema import decode_strict
-from broker_filter.sink import KafkaSink
-from broker_filter.surveys.roman import NOMINAL_ZERO_POINTS
-from broker_filter.transaction import open_delivery
+from broker_filter.kafka.progress import GroupProgress
+from broker_filter.kafka.sink import KafkaSink
+from broker_filter.kafka.transaction import open_delivery
+from broker_filter.observe.metrics import Health, Metrics
+from broker_filter.replay.files import is_packets
+from broker_filter.replay.lightcurves.stream import LightCurves, load
+from broker_filter.replay.parquet import rows
+from broker_filter.replay.stream import Record
+from broker_filter.schemas import decode_strict
+from broker_filter.service.assembly import make_service, open_entry
 from broker_filter.types import Message, StarId
+from tests.decode.test_surveys_packets import COUNTS
 from tests.kafka_broker import make_topic
-from tests.test_surveys_packets import COUNTS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.shared_data, pytest.mark.slow]
 

@@ -30,8 +30,8 @@ SUMMARY_KEYS = {
     "log10_k_threshold",
 }
 WHERE = (
-    "from broker_filter import schema, zoo; import model_zoo; "
-    "print(*zoo.model_ids(), schema.schema_folder(), zoo.WEIGHTS, model_zoo.__file__, sep='\\n')"
+    "from broker_filter import schemas; from broker_filter.inference import zoo; import model_zoo; "
+    "print(*zoo.model_ids(), schemas.schema_folder(), zoo.WEIGHTS, model_zoo.__file__, sep='\\n')"
 )
 
 

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
-from broker_filter.avro.reader import RecordReader
-from broker_filter.avro.schema import WriterSchema, parse_document
+from broker_filter.decode.avro.reader import RecordReader
+from broker_filter.decode.avro.schema import WriterSchema, parse_document
+from broker_filter.decode.selection import Many, Selection, select
 from broker_filter.errors import PoisonMessage
-from broker_filter.packet import Many, Selection, select
 
 Draw = Callable[[Any], Any]
 Case = tuple[WriterSchema, bytes, Selection]

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from broker_filter.encoder import build_encoder
 from broker_filter.errors import ModelError
-from broker_filter.network import Network
+from broker_filter.inference.encoder import build_encoder
+from broker_filter.inference.network import Network
 
 CONFIGS = {
     "compact": {"name": "compact", "width": 32, "layers": 2, "feed_forward": 64},

@@ -1,1 +1,0 @@
-"""Archives of any kind as streams of messages in order of event time."""

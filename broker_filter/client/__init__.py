@@ -1,0 +1,1 @@
+"""For subscribers: reading, saving and drawing alerts."""

@@ -1,0 +1,1 @@
+"""From bytes to photometry: framing, our own formats, Avro records, survey packets."""

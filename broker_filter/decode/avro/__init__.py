@@ -1,0 +1,1 @@
+"""Selected fields of an Avro record, read without building the rest of it."""

@@ -1,0 +1,238 @@
+"""Where the schema comes from of packets that carry only its number.
+
+Confluent's wire format puts a number before each record. What it stands for is told by a schema
+registry, or by a folder of schemas filed ``MAJOR/MINOR`` as surveys publish them, whose number is
+``100 MAJOR + MINOR`` by the custom of Rubin and others.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final, TypeAlias
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from broker_filter.decode.avro.schema import MAX_SCHEMA_BYTES, WriterSchema, load_folder, parse_json
+from broker_filter.errors import ConfigError, SchemaError, TransientError
+
+__all__ = ["Registry", "SchemaSource", "chained", "filed_schemas", "package_folder"]
+
+MAX_IDS: Final = 1000
+"""Most numbers that are remembered, known or unknown: junk may name any."""
+
+TIMEOUT_S: Final = 10.0
+PATIENCE_S: Final = 60.0
+_FORGET_S: Final = 300.0
+
+
+SchemaSource: TypeAlias = Callable[[int], WriterSchema | None]
+"""Finds the schema of a number; None where there is none.
+
+Raises SchemaError where there is one that is not a valid schema of a packet, TransientError where
+it cannot be known now.
+"""
+
+
+def filed_schemas(
+    folder: Path | None, ids: Mapping[int, Path] | None = None
+) -> Mapping[int, WriterSchema]:
+    """Read all schemas of a folder.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        Holds ``[SURVEY/]MAJOR/MINOR/*.avsc`` at any depth.
+    ids : mapping of int to Path, optional
+        Folders of further schemas by number; they come before those of the same number.
+
+    Returns
+    -------
+    mapping of int to WriterSchema
+
+    Raises
+    ------
+    ConfigError
+        A folder is missing, or two schemas would have the same number.
+    SchemaError
+        One of them is not valid.
+    """
+    found: dict[int, Path] = {}
+    given = dict(ids or {})
+    for version in sorted({path.parent for path in folder.rglob("*.avsc")}) if folder else ():
+        number = _number_of(version)
+        if number is None or number in given:
+            continue
+        if number in found:
+            raise ConfigError(
+                f"{found[number]} and {version} both have number {number}: say which by schema_ids"
+            )
+        found[number] = version
+    missing = [str(path) for path in (folder, *given.values()) if path and not path.is_dir()]
+    if missing:
+        raise ConfigError(f"there is no folder of schemas {', '.join(missing)}")
+    return {number: load_folder(version) for number, version in (found | given).items()}
+
+
+def _number_of(version: Path) -> int | None:
+    """Number of the schema in ``MAJOR/MINOR``; None where a folder is not named so."""
+    major, minor = version.parent.name, version.name
+    return 100 * int(major) + int(minor) if major.isdecimal() and minor.isdecimal() else None
+
+
+def package_folder() -> Path | None:
+    """Folder of the schemas in the package lsst-alert-packet, where that is installed."""
+    try:
+        spec = importlib.util.find_spec("lsst.alert.packet")
+    except ModuleNotFoundError:
+        return None
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent / "schema"
+    return folder if folder.is_dir() else None
+
+
+class Registry:
+    """Asks a schema registry, once for each number.
+
+    What it does not know is asked again after five minutes. While it cannot be reached the caller
+    waits: a packet must not become a dead letter because a server restarts.
+
+    Parameters
+    ----------
+    url : str
+        Such as ``https://registry.example.org``; ``/schemas/ids/N`` is appended.
+    login_file : Path, optional
+        Holds ``user:password`` on one line, where the registry asks for a login.
+    patience_s : float
+        How long it may stay out of reach.
+    sleep, clock : callable
+        As in `time`.
+
+    Raises
+    ------
+    ConfigError
+        The file of the login cannot be read, or holds none.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        login_file: Path | None = None,
+        patience_s: float = PATIENCE_S,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._login = None if login_file is None else _basic(login_file)
+        self._patience_s, self._sleep, self._clock = patience_s, sleep, clock
+        self._known: dict[int, WriterSchema] = {}
+        self._unknown: dict[int, float] = {}
+
+    def __call__(self, number: int) -> WriterSchema | None:
+        """See `SchemaSource`; blocks for as long as the registry is out of reach.
+
+        Raises
+        ------
+        ConfigError
+            The registry refuses the login, or wants one.
+        """
+        if number in self._known:
+            return self._known[number]
+        if self._clock() < self._unknown.get(number, -1.0):
+            return None
+        try:
+            text = self._ask(number)
+            schema = None if text is None else parse_json(text)
+        except SchemaError:
+            self._unknown[number] = self._clock() + _FORGET_S
+            raise
+        _forget_oldest(self._known if schema else self._unknown)
+        if schema is None:
+            self._unknown[number] = self._clock() + _FORGET_S
+        else:
+            self._known[number] = schema
+        return schema
+
+    def _ask(self, number: int) -> bytes | None:
+        deadline, pause = self._clock() + self._patience_s, 0.5
+        while True:
+            try:
+                return self._get(number)
+            except TransientError:
+                if self._clock() + pause > deadline:
+                    raise
+            self._sleep(pause)
+            pause = min(2 * pause, 10.0)
+
+    def _get(self, number: int) -> bytes | None:
+        """Text of a schema, None where the registry says that there is none."""
+        url = f"{self._url}/schemas/ids/{number}"
+        accept = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+        request = Request(url, headers=accept)  # noqa: S310  the settings allow http and https alone
+        if self._login is not None:
+            # A redirect may lead to another host, which has no business with the password.
+            request.add_unredirected_header("Authorization", self._login)
+        try:
+            with urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310  the settings allow http and https alone
+                body = answer.read(2 * MAX_SCHEMA_BYTES + 1)
+        except HTTPError as error:
+            error.close()
+            if error.code == HTTPStatus.NOT_FOUND:
+                return None
+            if error.code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                raise ConfigError(
+                    f"{url} answers {error.code} {error.reason}: schema_registry_login_file"
+                    " must name a file that holds its user:password"
+                ) from None
+            raise TransientError(f"{url} answers {error.code} {error.reason}") from None
+        except (URLError, OSError) as error:
+            raise TransientError(f"{url} cannot be reached: {error}") from error
+        return _schema_text(body, url)
+
+
+def _basic(login_file: Path) -> str:
+    """Header for a login; the password is in it, so it is never shown."""
+    problem = f"schema_registry_login_file {login_file}: "
+    try:
+        login = login_file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise ConfigError(f"{problem}cannot be read: {reason}") from None
+    user, colon, password = login.partition(":")
+    if not (user and colon and password) or "\n" in login:
+        raise ConfigError(f"{problem}does not hold user:password on one line")
+    return f"Basic {base64.b64encode(login.encode()).decode()}"
+
+
+def _schema_text(body: bytes, url: str) -> bytes:
+    if len(body) > 2 * MAX_SCHEMA_BYTES:
+        raise SchemaError(f"{url} answers with more than {2 * MAX_SCHEMA_BYTES} bytes")
+    try:
+        answer = json.loads(body)
+        if answer.get("references"):
+            raise SchemaError(f"{url} is in several parts; only whole schemas can be read")
+        return str(answer["schema"]).encode()
+    except (ValueError, LookupError, AttributeError, RecursionError) as error:
+        raise SchemaError(f"{url} does not answer with a schema: {error!r:.200}") from error
+
+
+def _forget_oldest(remembered: dict[int, WriterSchema] | dict[int, float]) -> None:
+    if len(remembered) >= MAX_IDS:
+        del remembered[next(iter(remembered))]
+
+
+def chained(*sources: SchemaSource) -> SchemaSource:
+    """The first of several sources that knows a number."""
+
+    def find(number: int) -> WriterSchema | None:
+        found = (source(number) for source in sources)
+        return next((schema for schema in found if schema is not None), None)
+
+    return find

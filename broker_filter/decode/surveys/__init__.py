@@ -1,0 +1,1 @@
+"""Alert packets of surveys, one module a survey."""

@@ -1,0 +1,1 @@
+"""Network input, encoder, evidence, posterior, certified K, zoo."""

@@ -1,0 +1,286 @@
+"""Draws posterior samples from a trained flow, with their densities, many times faster than zuko.
+
+In a transform of the flow the first group of parameters depends on the window alone, and so does
+every hidden unit that no parameter reaches: all these are computed once a window, not once a
+sample. What is left for each sample is a thinner network, and each spline is inverted once. The
+density at given parameters is found in the same way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, pad, relu
+
+from broker_filter.inference.posterior import PARAMETERS, prior_of
+
+__all__ = ["LN_2_PI", "FlowSampler", "spline", "spline_inverse"]
+
+BOUND, SLOPE = 5.0, math.log(1e-3)  # of zuko's MonotonicRQSTransform
+LN_2_PI = math.log(2 * math.pi)
+
+
+class FlowSampler:
+    """Samples of the posteriors of one estimator.
+
+    Parameters
+    ----------
+    estimator : sbi ZukoFlow
+        As `broker_filter.inference.posterior.build_estimator` makes it; its weights are copied.
+    """
+
+    def __init__(self, estimator: nn.Module) -> None:
+        net: Any = estimator.net
+        to_unconstrained, *transforms = net.transform.transforms
+        self._box = to_unconstrained(None)
+        self._prior = prior_of(estimator)
+        with torch.no_grad():
+            self._steps = [_Step.of(transform) for transform in reversed(transforms)]
+
+    @torch.inference_mode()
+    def __call__(self, s: Tensor, n: int, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Samples of several windows, each from a random stream of its own.
+
+        Parameters
+        ----------
+        s : Tensor, shape (B, d), float32
+            Summaries of the windows.
+        n : int
+            Samples a window.
+        seeds : sequence of int, length B
+            One seed a window, so that its samples do not depend on its batch mates.
+
+        Returns
+        -------
+        theta : Tensor, shape (B, n, 5), float32
+            In the order of ``broker_filter.inference.posterior.PARAMETERS``, inside the prior.
+        log_density : Tensor, shape (B, n), float32
+            Natural log of the flow's density there.
+        """
+        noise = [
+            torch.randn(n, len(PARAMETERS), generator=torch.Generator().manual_seed(seed))
+            for seed in seeds
+        ]
+        y = torch.stack(noise).to(s.device)
+        log_density = -0.5 * (y.square() + LN_2_PI).sum(-1)
+        context = s[:, None]
+        for step in self._steps:
+            y, log_slope = step.inverse(y, context)
+            log_density = log_density - log_slope
+        z: Tensor = self._box.inv(y)
+        theta = self._prior.from_flow(z)
+        log_density = log_density + self._box.log_abs_det_jacobian(z, y)
+        return theta, log_density + self._prior.to_flow(theta)[1]
+
+    @torch.inference_mode()
+    def log_density(self, s: Tensor, theta: Tensor) -> Tensor:
+        """Natural log of the flow's density at ``theta``, shape (n, 5), of one window; shape (n,).
+
+        Minus infinity where it is none that a float32 can hold, as on the edges of the prior.
+        """
+        z, log_density = self._prior.to_flow(theta[None])
+        y: Tensor = self._box(z)
+        log_density = log_density + self._box.log_abs_det_jacobian(z, y)
+        for step in reversed(self._steps):
+            y, log_slope = step.forward(y, s[:, None])
+            log_density = log_density + log_slope
+        density: Tensor = log_density[0] - 0.5 * (y[0].square() + LN_2_PI).sum(-1)
+        return density.nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One layer of the thinner network: its weights for units that samples reach, and the rest."""
+
+    live: Tensor
+    fixed: Tensor
+    bias: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One masked autoregressive transform of zuko, cut up by group of parameters.
+
+    ``full`` has the masked weights and biases of its network; ``groups`` the parameters of each
+    pass in turn; ``first`` the outputs for those of the first; ``thin`` the thinner network of
+    each pass after the first, and ``fixed_units`` the units of each layer's input that no sample
+    reaches.
+    """
+
+    full: list[tuple[Tensor, Tensor]]
+    groups: list[Tensor]
+    first: Tensor
+    thin: list[list[_Layer]]
+    fixed_units: list[Tensor]
+
+    @classmethod
+    def of(cls, transform: Any) -> _Step:  # noqa: ANN401  zuko has no types for mypy
+        layers: list[Any] = [layer for layer in transform.hyper if isinstance(layer, nn.Linear)]
+        masks: list[Tensor] = [layer.mask for layer in layers]
+        full = [(layer.mask * layer.weight, layer.bias.clone()) for layer in layers]
+        reached = [torch.arange(masks[0].shape[1]) < len(PARAMETERS)]
+        for mask in masks[:-1]:
+            reached.append(mask[:, reached[-1]].any(1))
+        groups = [(transform.order == i).nonzero()[:, 0] for i in range(transform.passes)]
+        outputs = [_rows(group, transform.total) for group in groups]
+        fixed = [(~units).nonzero()[:, 0] for units in reached]
+        thin = [_thin(full, masks, reached, fixed, rows) for rows in outputs[1:]]
+        return cls(full, groups, outputs[0], thin, fixed)
+
+    def forward(self, x: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Values of y and ln dy/dx, summed over parameters, for x of shape (B, n, 5)."""
+        y, log_slope = torch.zeros_like(x), x.new_zeros(x.shape[:-1])
+        for group, phi in self._splines(x, context):
+            y[..., group], slope = spline(phi, x[..., group])
+            log_slope = log_slope + slope.sum(-1)
+        return y, log_slope
+
+    def inverse(self, y: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Values of x and ln dx/dy, summed over parameters, for y of shape (B, n, 5)."""
+        x, log_slope = torch.zeros_like(y), y.new_zeros(y.shape[:-1])
+        for group, phi in self._splines(x, context):
+            x[..., group], slope = spline_inverse(phi, y[..., group])
+            log_slope = log_slope + slope.sum(-1)
+        return x, log_slope
+
+    def _splines(self, x: Tensor, context: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each group of parameters and its splines, which the ``x`` of those before it decide."""
+        activations = self._once(context)
+        first = activations[-1][..., self.first]
+        for group, layers in zip(self.groups, [None, *self.thin], strict=True):
+            phi = first if layers is None else self._each(layers, x, activations)
+            yield group, phi.reshape(*phi.shape[:-1], len(group), -1)
+
+    def _once(self, context: Tensor) -> list[Tensor]:
+        """Inputs of each layer and the output, right for what no sample reaches; (B, 1, units)."""
+        h = pad(context, (len(PARAMETERS), 0))
+        activations = [h]
+        for i, (weight, bias) in enumerate(self.full):
+            h = linear(h, weight, bias)
+            h = relu(h) if i < len(self.full) - 1 else h
+            activations.append(h)
+        return activations
+
+    def _each(self, layers: list[_Layer], x: Tensor, activations: list[Tensor]) -> Tensor:
+        h = x
+        for i, (layer, fixed) in enumerate(zip(layers, self.fixed_units, strict=True)):
+            h = linear(h, layer.live) + linear(activations[i][..., fixed], layer.fixed, layer.bias)
+            h = relu(h) if i < len(layers) - 1 else h
+        return h
+
+
+def _thin(
+    full: list[tuple[Tensor, Tensor]],
+    masks: list[Tensor],
+    reached: list[Tensor],
+    fixed: list[Tensor],
+    outputs: Tensor,
+) -> list[_Layer]:
+    """Layers that give ``outputs``, with only the units that samples reach and outputs need."""
+    layers: list[_Layer] = []
+    for i in reversed(range(len(full))):
+        weight, bias = full[i]
+        needed = masks[i][outputs].any(0) & reached[i]
+        # The parameters themselves come as they are, all five of them.
+        inputs = (needed if i else reached[0]).nonzero()[:, 0]
+        rows = weight[outputs]
+        layers.append(_Layer(rows[:, inputs].clone(), rows[:, fixed[i]].clone(), bias[outputs]))
+        outputs = inputs
+    return layers[::-1]
+
+
+def _rows(group: Tensor, total: int) -> Tensor:
+    """Outputs of the network that belong to some parameters, ``total`` to each."""
+    return (group[:, None] * total + torch.arange(total)).flatten()
+
+
+def spline(phi: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Zuko's monotonic rational-quadratic spline, and ln dy/dx.
+
+    Parameters
+    ----------
+    phi : Tensor, shape (..., 3 K - 1), broadcast against ``x[..., None]``
+        Unconstrained widths, heights and derivatives of K bins.
+    x : Tensor, shape (...)
+
+    Returns
+    -------
+    y, log_slope : Tensor, shape (...)
+
+    Notes
+    -----
+    Durkan et al. 2019, arXiv:1906.04032, equations 4 and 5; the identity outside of [-5, 5].
+    """
+    bin_ = _Bin.of(phi, x, axis=0)
+    z = torch.where(bin_.inside, (x - bin_.x0) / bin_.width, 0.5)
+    height = bin_.height * (bin_.s * z * z + bin_.d0 * z * (1 - z)) / bin_.below(z)
+    y = torch.where(bin_.inside, bin_.y0 + height, x)
+    return y, torch.where(bin_.inside, bin_.slope(z).log(), 0.0)
+
+
+def spline_inverse(phi: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Inverse of `spline`, and ln dx/dy, for ``y`` of shape (...).
+
+    Notes
+    -----
+    Durkan et al. 2019, arXiv:1906.04032, equations 6 to 8.
+    """
+    bin_ = _Bin.of(phi, y, axis=1)
+    off = torch.where(bin_.inside, y - bin_.y0, 0.0)
+    a = bin_.height * (bin_.s - bin_.d0) + off * bin_.bend
+    b, c = bin_.height * bin_.d0 - off * bin_.bend, -bin_.s * off
+    z = 2 * c / (-b - (b * b - 4 * a * c).sqrt())
+    x = torch.where(bin_.inside, bin_.x0 + z * bin_.width, y)
+    return x, torch.where(bin_.inside, -bin_.slope(z).log(), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bin:
+    """The bin of a spline that each value lies in; shape (...) each.
+
+    ``x0``, ``y0`` is its lower corner, ``d0`` the slope there, ``s`` the mean slope, and ``bend``
+    the sum of the slopes at both ends, less twice ``s``.
+    """
+
+    inside: Tensor
+    x0: Tensor
+    y0: Tensor
+    width: Tensor
+    height: Tensor
+    d0: Tensor
+    d1: Tensor
+    s: Tensor
+    bend: Tensor
+
+    @classmethod
+    def of(cls, phi: Tensor, value: Tensor, axis: int) -> _Bin:
+        """The bins of values of x (axis 0) or of y (axis 1)."""
+        bins = (phi.shape[-1] + 1) // 3
+        widths, heights, slopes = torch.split(phi, [bins, bins, bins - 1], dim=-1)
+        derivatives = pad((slopes / (1 + (slopes / SLOPE).abs())).exp(), (1, 1), value=1.0)
+        knots = torch.stack([_knots(widths), _knots(heights), derivatives])
+        knots = knots.expand(3, *value.shape, bins + 1)
+        k = (knots[axis] < value[..., None]).sum(-1) - 1
+        at = k.clamp(0, bins - 1)[..., None].expand(3, *value.shape, 1)
+        (x0, y0, d0), (x1, y1, d1) = (knots.gather(-1, at + i)[..., 0] for i in (0, 1))
+        s = (y1 - y0) / (x1 - x0)
+        return cls((k >= 0) & (k < bins), x0, y0, x1 - x0, y1 - y0, d0, d1, s, d0 + d1 - 2 * s)
+
+    def below(self, z: Tensor) -> Tensor:
+        """What the spline is divided by, at the share ``z`` of the bin's width."""
+        return self.s + self.bend * z * (1 - z)
+
+    def slope(self, z: Tensor) -> Tensor:
+        """dy/dx at the share ``z`` of the bin's width."""
+        grown = self.d1 * z * z + 2 * self.s * z * (1 - z) + self.d0 * (1 - z) ** 2
+        return self.s * self.s * grown / self.below(z) ** 2
+
+
+def _knots(raw: Tensor) -> Tensor:
+    share = (raw / (1 + (2 * raw / SLOPE).abs())).softmax(-1)
+    return BOUND * (2 * pad(share, (1, 0)).cumsum(-1) - 1)

@@ -1,0 +1,50 @@
+"""The network as a whole: encoder, evidence head and posterior flow, rebuilt from config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from broker_filter.inference.encoder import build_encoder
+from broker_filter.inference.evidence import EvidenceHead
+from broker_filter.inference.posterior import build_estimator
+from broker_filter.inference.prior import BoxPrior
+
+__all__ = ["Network"]
+
+
+class Network(nn.Module):
+    """One encoder that both the evidence head and the flow read.
+
+    Parameters
+    ----------
+    config : mapping
+        Keys ``encoder`` (``name`` and options), ``evidence``, ``flow`` (options) and ``prior``
+        (see `BoxPrior.to_config`).
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        encoder = build_encoder(**config["encoder"])
+        prior = BoxPrior.from_config(config["prior"])
+        self.estimator: Any = build_estimator(encoder, prior, **config["flow"])
+        self.evidence = EvidenceHead(encoder.summary_width, **config["evidence"])
+
+    @property
+    def encoder(self) -> nn.Module:
+        """The embedding net of the estimator."""
+        encoder: nn.Module = self.estimator.embedding_net
+        return encoder
+
+    def forward(self, x: Tensor, baseline_error: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """``x``, shape (B, L, 3) -> ln K, shape (B,), and the summaries s, shape (B, d).
+
+        ``baseline_error``, shape (B,), is the 1-sigma relative error of each window's baseline;
+        exact baselines if left out.
+        """
+        s = self.encoder(x, baseline_error)
+        with torch.autocast(x.device.type, enabled=False):
+            return self.evidence(s), s

@@ -1,0 +1,155 @@
+"""Runs the network on windows: log10 K of all, posterior samples of the few that alert.
+
+Every call of the network has one of a few fixed shapes (a full chunk of one bucket), so that a
+window's K does not depend on which other windows came with it.
+
+All of it belongs into one thread. OpenMP keeps a team of threads for each thread that computes in
+parallel, and once all teams together outnumber the cores it lets them sleep at every turn, which
+halves the speed (throttled spinning of libgomp). So a scorer leaves the thread that makes it with
+one, and the thread that scores gets the team.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from broker_filter.inference import zoo
+from broker_filter.inference.certified import Certificate, Certifier
+from broker_filter.inference.evidence import LN_10
+from broker_filter.inference.flow_sampler import FlowSampler
+from broker_filter.inference.network_input import PADDING, network_input
+from broker_filter.inference.prior import BoxPrior
+from broker_filter.pipeline.batcher import by_bucket
+from broker_filter.types import WindowBatch
+
+__all__ = ["Scored", "Scorer"]
+
+OWN_CHOICE = torch.get_num_threads()  # before anybody changes it
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What the network said of a batch: ``log10_k``, shape (B,), and summaries, shape (B, d)."""
+
+    log10_k: NDArray[np.float64]
+    summary: Tensor
+
+
+class Scorer:
+    """One loaded zoo entry on one device.
+
+    Parameters
+    ----------
+    entry : Entry
+    device : str
+        ``cpu`` or ``cuda``.
+    precision : str
+        ``float32`` or ``bfloat16``, of the encoder's layers.
+    chunk : int
+        Windows per call of the network.
+    threads : int, optional
+        CPU threads of the thread that calls `warm_up`; torch's own choice if left out. The thread
+        that makes a scorer has one from then on.
+
+    Raises
+    ------
+    ModelError
+        As `broker_filter.inference.zoo.load`.
+    """
+
+    def __init__(
+        self,
+        entry: zoo.Entry,
+        *,
+        device: str = "cpu",
+        precision: str = "float32",
+        chunk: int = 64,
+        threads: int | None = None,
+    ) -> None:
+        self._threads = threads or OWN_CHOICE
+        torch.set_num_threads(1)
+        self.entry = entry
+        self.chunk = chunk
+        self._device = torch.device(device)
+        self._autocast = torch.bfloat16 if precision == "bfloat16" else None
+        self._network = zoo.load(entry, device)
+        self._sampler = FlowSampler(self._network.estimator)
+        prior = BoxPrior.from_config(entry.config["prior"])
+        self._certifier = Certifier(self._sampler, prior, entry.window_days)
+        self._buckets = tuple(entry.config["window"]["buckets"])
+
+    @torch.inference_mode()
+    def score(self, batch: WindowBatch) -> Scored:
+        """Evaluate all windows of a batch; blocks for as long as the network takes."""
+        log10_k = np.empty(len(batch))
+        summary: Tensor | None = None
+        for bucket, rows in by_bucket(batch, self._buckets, self.chunk):
+            ln_k, s = self._evaluate(*self._input(batch, rows, bucket))
+            log10_k[rows] = ln_k[: len(rows)].double().cpu().numpy() / LN_10
+            if summary is None:
+                summary = torch.empty(len(batch), s.shape[1], device=self._device)
+            summary[torch.from_numpy(rows)] = s[: len(rows)]
+        return Scored(log10_k, summary if summary is not None else torch.empty(0, 1))
+
+    @torch.inference_mode()
+    def posterior(self, scored: Scored, row: int, samples: int, seed: int) -> NDArray[np.float32]:
+        """Posterior samples of one window, shape (samples, 5), in `posterior.PARAMETERS` order.
+
+        One window a call: the samples then are the same whichever other windows alert.
+        """
+        s = scored.summary[row : row + 1]
+        theta, _ = self._sampler(s, samples, [seed])
+        return theta[0].cpu().numpy()
+
+    @torch.inference_mode()
+    def certify(self, batch: WindowBatch, scored: Scored, row: int, seed: int) -> Certificate:
+        """Certified K of one window; the same seed gives the same one."""
+        rows = np.array([row])
+        x, baseline_error = self._input(batch, rows, self._bucket(batch.n[row]))
+        s = scored.summary[row : row + 1]
+        return self._certifier(x[0], float(baseline_error[0]), s, seed)
+
+    def warm_up(self) -> None:
+        """Run each shape once, and a certificate, so that the first alert waits for neither.
+
+        Belongs into the thread that will score.
+        """
+        torch.set_num_threads(self._threads)
+        with torch.inference_mode():
+            for bucket in self._buckets:
+                x = torch.full((self.chunk, bucket, 3), PADDING, device=self._device)
+                _, s = self._evaluate(x, torch.zeros(self.chunk, device=self._device))
+        self._certifier(x[0], 0.0, s[:1], 0)
+
+    def _bucket(self, n: int) -> int:
+        fits = (size for size in self._buckets if n <= size)
+        return int(next(fits, self._buckets[-1]))
+
+    def _input(
+        self, batch: WindowBatch, rows: NDArray[np.int64], bucket: int
+    ) -> tuple[Tensor, Tensor]:
+        """Network input of a full chunk: x and the errors of the baselines."""
+        n = batch.n[rows]
+        width = max(int(n.max()), 1)
+        since = batch.mjd_tai[rows, :width] - batch.t_start[rows, None]
+        t = np.where(np.arange(width) < n[:, None], since, 0.0)
+        columns = (t, batch.flux[rows, :width], batch.sigma[rows, :width], n)
+        x = network_input(
+            *(torch.from_numpy(np.ascontiguousarray(c)).to(self._device) for c in columns),
+            days=self.entry.window_days,
+            length=bucket,
+        )
+        error = torch.from_numpy(batch.baseline_error[rows].astype(np.float32)).to(self._device)
+        spare = self.chunk - len(rows)
+        pad = torch.nn.functional.pad
+        return pad(x, (0, 0, 0, 0, 0, spare), value=PADDING), pad(error, (0, spare))
+
+    def _evaluate(self, x: Tensor, baseline_error: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast(self._device.type, self._autocast, self._autocast is not None):
+            ln_k, s = self._network(x, baseline_error)
+        return ln_k, s

@@ -1,0 +1,1 @@
+"""In and out: consumer, producer, transactions, and their twins in memory."""

@@ -1,0 +1,162 @@
+"""How far a consumer group has come and what its topics hold, asked without joining the group."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+import confluent_kafka as ck
+
+from broker_filter.config import Kafka
+from broker_filter.errors import TransientError
+from broker_filter.kafka.client import consumer_config, open_client
+from broker_filter.kafka.memory import MemorySource
+from broker_filter.kafka.source import grown
+from broker_filter.types import Message, Partition
+
+__all__ = ["GroupProgress", "MemoryProgress", "Progress"]
+
+DAY_MS = 86_400_000
+ANSWER_S = 5.0
+
+
+class Progress(Protocol):
+    """Positions of a group and of its topics. All calls block for a round trip or two.
+
+    They raise TransientError where the broker does not answer.
+    """
+
+    def committed(self, partition: Partition) -> int | None:
+        """Next offset that the group will read; None before its first commit.
+
+        Raises StateError where the topic has more partitions than at the group's last commit.
+        """
+        ...
+
+    def span(self, partition: Partition) -> tuple[int, int]:
+        """First offset that the topic still holds, and the offset after its last message."""
+        ...
+
+    def before(self, partition: Partition, offset: int, days: float) -> int:
+        """First offset at most so many days older than the message before ``offset``.
+
+        By the timestamps of the topic; its first offset where they tell nothing.
+        """
+        ...
+
+
+class GroupProgress:
+    """Asks a Kafka broker; keeps the contract of `Progress`. For one thread at a time.
+
+    Parameters
+    ----------
+    kafka : Kafka
+        Settings; ``group_id`` names the group.
+    """
+
+    def __init__(self, kafka: Kafka) -> None:
+        # A member's fixed name must not be borrowed by an observer.
+        self._kafka = kafka.model_copy(update={"group_instance_id": None})
+        config = consumer_config(self._kafka) | {"enable.partition.eof": True}
+        self._consumer = open_client(ck.Consumer, config)
+
+    def __call__(self, partition: Partition) -> int:
+        """Next offset that the group will read of a partition; 0 before its first commit."""
+        (handle,) = self._ask(partition, self._consumer.committed, [ck.TopicPartition(*partition)])
+        return max(0, int(handle.offset))
+
+    def committed(self, partition: Partition) -> int | None:
+        """See `Progress.committed`; waits for a transaction in flight to end."""
+        topic, number = partition
+        about = self._ask(partition, self._consumer.list_topics, topic).topics[topic]
+        handles = self._ask(
+            partition,
+            self._consumer.committed,
+            [ck.TopicPartition(topic, n) for n in sorted(about.partitions)],
+        )
+        for handle in handles:
+            if (text := handle.metadata or "").isdigit() and int(text) < len(handles):
+                raise grown(topic, int(text), len(handles))
+        offset = int(handles[number].offset)
+        return offset if offset >= 0 else None
+
+    def span(self, partition: Partition) -> tuple[int, int]:
+        """See `Progress.span`."""
+        marks = self._ask(
+            partition, self._consumer.get_watermark_offsets, ck.TopicPartition(*partition)
+        )
+        if marks is None:
+            raise _unknown(partition, "no answer")
+        return int(marks[0]), int(marks[1])
+
+    def before(self, partition: Partition, offset: int, days: float) -> int:
+        """See `Progress.before`."""
+        low, high = self.span(partition)
+        newest = self._timestamp(partition, max(low, offset - 1)) if high > low else 0
+        if newest <= 0:
+            return low
+        wanted = ck.TopicPartition(*partition, max(0, newest - round(days * DAY_MS)))
+        (handle,) = self._ask(partition, self._consumer.offsets_for_times, [wanted])
+        return max(low, min(offset, handle.offset if handle.offset >= 0 else high))
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._consumer.close()
+
+    def _timestamp(self, partition: Partition, offset: int) -> int:
+        """Timestamp of the first message from an offset on, ms since 1970; 0 without one."""
+        self._consumer.assign([ck.TopicPartition(*partition, offset)])
+        try:
+            end = time.monotonic() + ANSWER_S
+            while time.monotonic() < end:
+                message = self._consumer.poll(0.2)
+                if message is not None:
+                    return 0 if message.error() else max(0, message.timestamp()[1])
+            raise _unknown(partition, f"no message at offset {offset}")
+        finally:
+            self._consumer.unassign()
+
+    def _ask(self, partition: Partition, question: Any, *about: Any) -> Any:  # noqa: ANN401
+        try:
+            answer = question(*about, timeout=ANSWER_S)
+        except ck.KafkaException as error:
+            raise _unknown(partition, error.args[0].str()) from None
+        for handle in answer if isinstance(answer, list) else ():
+            if handle.error is not None:
+                raise _unknown(partition, handle.error.str())
+        return answer
+
+
+def _unknown(partition: Partition, why: str) -> TransientError:
+    return TransientError(f"offsets of {partition[0]}[{partition[1]}] not known: {why}")
+
+
+class MemoryProgress:
+    """Asks a source in memory; keeps the contract of `Progress`.
+
+    Parameters
+    ----------
+    source : MemorySource
+    """
+
+    def __init__(self, source: MemorySource) -> None:
+        self._source = source
+
+    def committed(self, partition: Partition) -> int | None:
+        """See `Progress.committed`."""
+        return self._source.stored.get(partition)
+
+    def span(self, partition: Partition) -> tuple[int, int]:
+        """See `Progress.span`."""
+        messages = self._messages(partition)
+        return (messages[0].offset, messages[-1].next_offset) if messages else (0, 0)
+
+    def before(self, partition: Partition, offset: int, days: float) -> int:
+        """See `Progress.before`."""
+        messages = self._messages(partition)
+        newest = max((m.timestamp_ms for m in messages if m.offset < offset), default=0)
+        oldest = newest - days * DAY_MS
+        return next((m.offset for m in messages if m.timestamp_ms >= oldest), offset)
+
+    def _messages(self, partition: Partition) -> list[Message]:
+        return [m for m in self._source.log if (m.topic, m.partition) == partition]

@@ -1,0 +1,1 @@
+"""Metrics, health, their HTTP server, and logs."""

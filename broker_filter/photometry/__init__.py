@@ -1,0 +1,1 @@
+"""What an epoch is: usable or not, time scales, magnitudes, robust statistics."""

@@ -1,0 +1,1 @@
+"""The pure core: intake, batches, assessment; time comes in as an argument."""

@@ -1,0 +1,180 @@
+"""Gathers windows that are due, with the offsets that they settle, and cuts them by length."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from broker_filter.state.partition import ShardState
+from broker_filter.types import IntArray, Partition, WindowBatch
+
+__all__ = ["Batcher", "Origin", "Work", "by_bucket"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a window's newest message came from.
+
+    Parameters
+    ----------
+    partition : (str, int)
+    received_ms : int
+        Kafka timestamp of the newest message behind it, ms since 1970 UTC (0 where unknown).
+    silent : bool
+        Its alerts were delivered in an earlier life: it moves its event on and says nothing.
+    """
+
+    partition: Partition = ("", 0)
+    received_ms: int = 0
+    silent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Windows to evaluate, in order, and the offsets that may be committed after it.
+
+    ``windows`` is None where the messages made none due; ``origins`` has an entry for each of them.
+    ``others`` are windows of the same stars in other bands; ``owner``, shape (len(others),), says
+    to which row of ``windows`` each belongs.
+    ``captured`` are states of partitions as they are once this work is done, still without events.
+    """
+
+    windows: WindowBatch | None
+    offsets: dict[Partition, int]
+    origins: list[Origin] = field(default_factory=list)
+    others: WindowBatch | None = None
+    owner: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    captured: dict[Partition, ShardState] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    windows: WindowBatch
+    origin: Origin
+    others: WindowBatch | None
+    owner: IntArray | None
+
+
+class Batcher:
+    """Gathers windows until there are enough of them or the first has waited long enough.
+
+    Parameters
+    ----------
+    flush_windows : int
+    max_wait_s : float
+    """
+
+    def __init__(self, flush_windows: int = 1024, max_wait_s: float = 2.0) -> None:
+        self._flush_windows, self._max_wait_s = flush_windows, max_wait_s
+        self._windows: list[_Gathered] = []
+        self._offsets: dict[Partition, int] = {}
+        self._since: float | None = None
+
+    def add(
+        self,
+        windows: WindowBatch,
+        now: float,
+        origin: Origin = Origin(),
+        others: WindowBatch | None = None,
+        owner: IntArray | None = None,
+    ) -> None:
+        """Take windows of one origin.
+
+        Parameters
+        ----------
+        windows : WindowBatch
+        now : float
+            Any monotonic clock, in seconds.
+        origin : Origin
+        others, owner : WindowBatch and ndarray of int64, optional
+            As of `Work`, with rows of ``windows``.
+        """
+        if len(windows):
+            self._windows.append(_Gathered(windows, origin, others, owner))
+            self._since = now if self._since is None else self._since
+
+    def note_offsets(self, offsets: Mapping[Partition, int], now: float) -> None:
+        """Take the next offset to read after the messages taken so far."""
+        self._offsets |= offsets
+        self._since = now if self._since is None else self._since
+
+    def due(self, now: float) -> bool:
+        """Whether to flush now."""
+        if self._since is None:
+            return False
+        full = sum(len(each.windows) for each in self._windows) >= self._flush_windows
+        return full or now - self._since >= self._max_wait_s
+
+    def flush(self) -> Work | None:
+        """Hand over everything; None if there is nothing. Offsets move on without windows too."""
+        if self._since is None:
+            return None
+        gathered = self._windows
+        windows = _joined([each.windows for each in gathered]) if gathered else None
+        origins = [each.origin for each in gathered for _ in range(len(each.windows))]
+        work = Work(windows, self._offsets, origins, *_joined_others(gathered))
+        self._windows, self._offsets, self._since = [], {}, None
+        return work
+
+    def drop(self, partitions: Collection[Partition]) -> None:
+        """Forget what was gathered of partitions that others own now."""
+        self._windows = [each for each in self._windows if each.origin.partition not in partitions]
+        self._offsets = {p: n for p, n in self._offsets.items() if p not in partitions}
+
+
+def by_bucket(
+    batch: WindowBatch, buckets: Sequence[int], chunk: int
+) -> Iterator[tuple[int, IntArray]]:
+    """Cut a batch into chunks of windows that fit the same bucket.
+
+    Parameters
+    ----------
+    batch : WindowBatch
+    buckets : sequence of int
+        Lengths, ascending; windows longer than the last are thinned to it later.
+    chunk : int
+        Most rows a chunk.
+
+    Yields
+    ------
+    bucket : int
+    rows : ndarray, shape (m <= chunk,), int64
+    """
+    place = np.searchsorted(buckets, np.minimum(batch.n, buckets[-1]))
+    for i, bucket in enumerate(buckets):
+        rows = np.flatnonzero(place == i)
+        for first in range(0, len(rows), chunk):
+            yield bucket, rows[first : first + chunk]
+
+
+def _joined_others(gathered: Sequence[_Gathered]) -> tuple[WindowBatch | None, IntArray]:
+    """The windows in other bands of all, and their rows in the joined batch."""
+    others: list[WindowBatch] = []
+    owner: list[IntArray] = [np.empty(0, np.int64)]
+    first = 0
+    for each in gathered:
+        if each.others is not None and each.owner is not None and len(each.others):
+            others.append(each.others)
+            owner.append(first + each.owner)
+        first += len(each.windows)
+    return (_joined(others) if others else None), np.concatenate(owner)
+
+
+def _joined(batches: Sequence[WindowBatch]) -> WindowBatch:
+    """Batches one after the other, padded to the widest."""
+    width = max(batch.mjd_tai.shape[1] for batch in batches)
+
+    def stacked(name: str) -> Any:  # noqa: ANN401  lists and arrays of several types
+        columns = [getattr(batch, name) for batch in batches]
+        if isinstance(columns[0], list):
+            return list(chain.from_iterable(columns))
+        if columns[0].ndim == 1:
+            return np.concatenate(columns)
+        rows = [np.pad(column, ((0, 0), (0, width - column.shape[1]))) for column in columns]
+        return np.concatenate(rows)
+
+    return WindowBatch(**{column.name: stacked(column.name) for column in fields(WindowBatch)})

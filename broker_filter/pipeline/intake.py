@@ -1,0 +1,268 @@
+"""First half of the pipeline: messages become windows, and windows that are due become work.
+
+decode -> photometry -> window -> batch. No Kafka, no clock: time comes in as an argument. The state
+is kept per partition; see `broker_filter.pipeline.core` for how the two halves share it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from broker_filter.decode.decoder import Decoder
+from broker_filter.errors import PoisonMessage
+from broker_filter.observe.metrics import Metrics
+from broker_filter.photometry.statistics import Limits, accept
+from broker_filter.pipeline.batcher import Batcher, Origin, Work
+from broker_filter.state.partition import ShardState, SnapshotError, damage_of, prefixed
+from broker_filter.types import DeadLetter, IntArray, Message, Partition, Photometry, WindowBatch
+from broker_filter.windows.schedule import Schedule, concatenate, waves
+from broker_filter.windows.store import WindowStore
+
+__all__ = ["Intake"]
+
+
+@dataclass(slots=True)
+class _Shard:
+    """Windows of one partition, when they were last looked at, and up to which message.
+
+    Messages before ``live_from`` are silent; ``restoring_since`` is when its restore began, as long
+    as it has not come to an end.
+    """
+
+    store: WindowStore
+    schedule: Schedule
+    offset: int = 0
+    live_from: int = 0
+    restoring_since: float | None = None
+
+
+class Intake:
+    """First half: decodes messages, fills the windows, gathers those that are due.
+
+    Parameters
+    ----------
+    decoder : Decoder
+    limits : Limits
+        What an epoch must satisfy.
+    batcher : Batcher
+    make_store : callable
+        Makes the window store of a partition that is new.
+    make_schedule : callable
+        Makes its schedule.
+    metrics : Metrics
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        limits: Limits,
+        batcher: Batcher,
+        make_store: Callable[[], WindowStore],
+        make_schedule: Callable[[], Schedule],
+        metrics: Metrics,
+    ) -> None:
+        self._decoder, self._limits, self._batcher = decoder, limits, batcher
+        self._make_store, self._make_schedule = make_store, make_schedule
+        self._metrics = metrics
+        self._shards: dict[Partition, _Shard] = {}
+
+    def take(self, messages: Sequence[Message], now: float) -> list[DeadLetter]:
+        """Put messages into the windows; those that cannot be used come back.
+
+        Parameters
+        ----------
+        messages : sequence of Message
+            In order of offset within each partition.
+        now : float
+            Any monotonic clock, in seconds; it only decides when a batch has waited long enough.
+        """
+        dead: list[DeadLetter] = []
+        packets: dict[tuple[Partition, bool], list[Sequence[Photometry]]] = {}
+        offsets: dict[Partition, int] = {}
+        received_ms = max((message.timestamp_ms for message in messages), default=0)
+        for message in messages:
+            where = (message.topic, message.partition)
+            silent = self._pass(where, message)
+            if not silent:
+                offsets[where] = message.next_offset
+            try:
+                packet = self._decoder.decode(message, self._shards[where].store.wanted_from)
+                packets.setdefault((where, silent), []).append(packet.photometry)
+                for reason, count in packet.rejected.items():
+                    self._metrics.inc("points_inserted_total", count, outcome=reason)
+            except PoisonMessage as error:
+                if not silent:
+                    self._metrics.inc("records_dead_total", reason=error.reason)
+                    dead.append(DeadLetter(message, error.reason, error.detail))
+        for topic, count in Counter(message.topic for message in messages).items():
+            self._metrics.inc("records_consumed_total", count, topic=topic)
+        if offsets:
+            self._batcher.note_offsets(offsets, now)
+        # Of one partition the silent messages come first, as they did in its topic.
+        for (where, silent), group in packets.items():
+            self._insert(self._shard(where), group, now, Origin(where, received_ms, silent))
+        self._note_live(now)
+        return dead
+
+    def _pass(self, partition: Partition, message: Message) -> bool:
+        """Move a partition's offset past a message; whether that message is silent."""
+        shard = self._shard(partition)
+        # Messages read again, after a failed commit say, are in the state already.
+        shard.offset = max(shard.offset, message.next_offset)
+        return message.next_offset <= shard.live_from
+
+    def due(self, now: float) -> bool:
+        """Whether the windows gathered should be evaluated now."""
+        return self._batcher.due(now)
+
+    def flush(self, capture: Collection[Partition] = ()) -> Work | None:
+        """Hand over what was gathered, with the offsets that it settles; None if there is none.
+
+        Parameters
+        ----------
+        capture : collection of (str, int)
+            Partitions whose state goes along, as a copy taken now; those without are left out.
+        """
+        work = self._batcher.flush()
+        captured = {p: self._copy(p) for p in capture if p in self._shards}
+        return replace(work or Work(None, {}), captured=captured) if captured else work
+
+    def _copy(self, partition: Partition) -> ShardState:
+        shard = self._shards[partition]
+        columns = prefixed("window", shard.store.state())
+        columns |= prefixed("schedule", shard.schedule.state())
+        return ShardState(partition, shard.offset, shard.store.window_days, "", columns)
+
+    def restore(
+        self,
+        partition: Partition,
+        state: ShardState | None,
+        *,
+        live_from: int,
+        began: float | None = None,
+    ) -> None:
+        """Begin a partition where a state was taken, or with no windows.
+
+        Parameters
+        ----------
+        partition : (str, int)
+            Its next message is that at ``state.offset``.
+        state : ShardState or None
+        live_from : int
+            The committed offset: messages before it are silent.
+        began : float
+            When the restore began, by the clock of `take`; with it the time from then until the
+            partition is live is told to the metrics.
+
+        Raises
+        ------
+        SnapshotError
+            ``window`` where the state's windows are of another length, ``damaged`` where its
+            columns contradict each other. The partition is then as it was.
+        """
+        shard = _Shard(self._make_store(), self._make_schedule())
+        if state is not None:
+            _check_window(state, shard.store)
+            with damage_of(f"the snapshot of {partition}"):
+                shard.store.restore(state.part("window"))
+                shard.schedule.restore(shard.store, state.part("schedule"))
+            shard.offset = state.offset
+        shard.live_from, shard.restoring_since = live_from, began
+        self._shards[partition] = shard
+
+    def partitions(self) -> list[Partition]:
+        """Those that have a state."""
+        return list(self._shards)
+
+    def replaying(self) -> dict[Partition, int]:
+        """Partitions that are silent still, and from which offset on they are live."""
+        return {p: shard.live_from for p, shard in self._shards.items() if _silent(shard)}
+
+    def live(self, partition: Partition) -> None:
+        """Say that the consumer has come to ``live_from``.
+
+        Needed where the offsets before it hold no message (marks of transactions, compaction).
+        """
+        shard = self._shard(partition)
+        shard.offset = max(shard.offset, shard.live_from)
+
+    def drop(self, partitions: Iterable[Partition]) -> None:
+        """Forget the windows of partitions that others own now, those gathered included."""
+        gone = set(partitions)
+        self._batcher.drop(gone)
+        for partition in gone:
+            self._shards.pop(partition, None)
+
+    def report(self) -> None:
+        """Set the gauges of the windows."""
+        stores = [shard.store for shard in self._shards.values()]
+        self._metrics.set("windows", sum(map(len, stores)))
+        self._metrics.set("window_store_bytes", sum(store.nbytes for store in stores))
+
+    def _usable(self, photometry: Photometry) -> Photometry:
+        """The epochs that can be used; the others are counted by reason."""
+        accepted = accept(photometry, self._limits)
+        for reason, count in accepted.rejected.items():
+            self._metrics.inc("points_inserted_total", count, outcome=reason)
+        return accepted.photometry
+
+    def _note_live(self, now: float) -> None:
+        """Tell how long the restores took that have come to their end."""
+        for shard in self._shards.values():
+            if shard.restoring_since is not None and not _silent(shard):
+                self._metrics.observe("restore_seconds", now - shard.restoring_since)
+                shard.restoring_since = None
+
+    def _insert(
+        self, shard: _Shard, packets: list[Sequence[Photometry]], now: float, origin: Origin
+    ) -> None:
+        """Insert wave by wave: a due window is read before its star's next message comes."""
+        for wave in waves(packets):
+            moved = [shard.store.insert(self._usable(piece)) for piece in concatenate(wave)]
+            due = shard.schedule.due(shard.store, _each_once(moved))
+            if len(due):
+                windows = shard.store.read(due)
+                self._batcher.add(windows, now, origin, *_others(shard, windows))
+        for outcome, count in shard.store.take_counts().items():
+            self._metrics.inc("points_inserted_total", count, outcome=outcome)
+
+    def _shard(self, partition: Partition) -> _Shard:
+        if partition not in self._shards:
+            self._shards[partition] = _Shard(self._make_store(), self._make_schedule())
+        return self._shards[partition]
+
+
+def _each_once(slots: list[IntArray]) -> IntArray:
+    return slots[0] if len(slots) == 1 else np.unique(np.concatenate(slots))
+
+
+def _others(shard: _Shard, windows: WindowBatch) -> tuple[WindowBatch | None, IntArray]:
+    """Windows of the same stars in other bands that have enough epochs, and whose they are."""
+    owner, sibling = shard.store.siblings(windows.slot)
+    enough = shard.store.count[sibling] >= shard.schedule.min_points
+    owner, sibling = owner[enough], sibling[enough]
+    if not len(sibling):
+        return None, owner
+    # Each is read once, though two owners may have the same sibling; then it is a row of each.
+    others = shard.store.read(np.unique(sibling), count=False)
+    readable = np.isin(sibling, others.slot)
+    owner, sibling = owner[readable], sibling[readable]
+    return others.take(np.searchsorted(others.slot, sibling)), owner
+
+
+def _silent(shard: _Shard) -> bool:
+    return shard.offset < shard.live_from
+
+
+def _check_window(state: ShardState, store: WindowStore) -> None:
+    if state.window_days != store.window_days:
+        raise SnapshotError(
+            "window",
+            f"the snapshot of {state.partition} has windows of {state.window_days:g} days, made for"
+            f" model {state.model_id}, and this model has {store.window_days:g}: the topic must be"
+            " replayed from one window back",
+        )

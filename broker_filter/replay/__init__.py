@@ -1,0 +1,1 @@
+"""Archives as streams, merged by time and published."""

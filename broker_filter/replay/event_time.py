@@ -1,0 +1,116 @@
+"""When a message happened: a look at the one field of a packet that tells.
+
+The time places a message in a replay, so it is that of the exposure which triggered the packet, as
+the packet states it: for ZTF the start of the exposure, for the others its middle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+
+from broker_filter.decode.avro.reader import RecordReader
+from broker_filter.decode.avro.schema import WriterSchema
+from broker_filter.decode.decoder import READERS
+from broker_filter.decode.framing import MAX_SCHEMAS, Unframer
+from broker_filter.decode.registry import SchemaSource
+from broker_filter.decode.selection import Selection, select
+from broker_filter.errors import PoisonMessage
+from broker_filter.photometry.statistics import Limits
+from broker_filter.photometry.times import TIME_SYSTEMS, TimeSystem, to_mjd_tai
+from broker_filter.schemas import SCHEMA_HEADER
+from broker_filter.types import Message
+
+__all__ = ["SELECTION", "TIME_FIELDS", "EventTimes", "time_of", "time_reader"]
+
+TIME_FIELDS: Final[Mapping[tuple[str, str], TimeSystem]] = {
+    ("diaSource", "midpointMjdTai"): TIME_SYSTEMS["MJD_TAI"],  # LSST since 5.0, Roman RAPID
+    ("diaSource", "midPointTai"): TIME_SYSTEMS["MJD_TAI"],  # LSST before, ELAsTiCC
+    ("candidate", "jd"): TIME_SYSTEMS["JD"],  # ZTF, Fink, Babamul
+}
+"""Where packets tell their time, and in which system."""
+
+SELECTION: Final[Selection] = {
+    outer: {name: "f8" for record, name in TIME_FIELDS if record == outer}
+    for outer in dict.fromkeys(record for record, _ in TIME_FIELDS)
+}
+"""The same as a selection."""
+
+_LIMITS: Final = Limits()
+
+
+class EventTimes:
+    """Tells when messages happened; schemas are parsed once.
+
+    Parameters
+    ----------
+    source : SchemaSource, optional
+        Knows the schemas of packets that carry only a number.
+    """
+
+    def __init__(self, source: SchemaSource = lambda _: None) -> None:
+        self._unframer = Unframer(source)
+        self._reader = lru_cache(MAX_SCHEMAS)(time_reader)
+
+    def __call__(self, message: Message) -> float:
+        """Tell when a message happened, MJD TAI.
+
+        Parameters
+        ----------
+        message : Message
+            A packet, or photometry of our own format with its header.
+
+        Raises
+        ------
+        PoisonMessage
+            It cannot be read, has no such field (``no_event_time``), or an absurd time
+            (``time_out_of_range``).
+        TransientError
+            A schema registry cannot be reached.
+        """
+        for name, schema in message.headers:
+            if name == SCHEMA_HEADER and schema in READERS:
+                value = message.value or b""
+                return float(READERS[schema](value, max_bytes=len(value)).mjd_tai.max())
+        framed = self._unframer.unframe(message)
+        if isinstance(framed, dict):
+            return time_of(select(framed, SELECTION))
+        block = next((block for count, block in framed.blocks if count), None)
+        if block is None:
+            raise PoisonMessage("no_event_time", "it holds no record")
+        return time_of(self._reader(framed.schema).read_from(block, 0)[0])
+
+
+def time_reader(schema: WriterSchema) -> RecordReader:
+    """Make what reads `SELECTION` of a record and stops there, before history and cutouts."""
+    fields = schema.root["fields"]
+    places = [place for place, one in enumerate(fields) if one["name"] in SELECTION]
+    start = {**schema.root, "fields": fields[: max(places, default=-1) + 1]}
+    return RecordReader(replace(schema, root=start), SELECTION)
+
+
+def time_of(record: Mapping[str, Any]) -> float:
+    """Find the time in what `SELECTION` selects of a packet, MJD TAI.
+
+    Raises
+    ------
+    PoisonMessage
+        ``no_event_time`` or ``time_out_of_range``.
+    """
+    for (outer, name), system in TIME_FIELDS.items():
+        value = (record[outer] or {}).get(name, math.nan)
+        if not math.isnan(value):
+            return _plausible(float(to_mjd_tai(np.array([value]), system)[0]), f"{outer}.{name}")
+    paths = ", ".join(".".join(path) for path in TIME_FIELDS)
+    raise PoisonMessage("no_event_time", f"the packet has none of {paths}")
+
+
+def _plausible(mjd: float, name: str) -> float:
+    if not _LIMITS.mjd_min <= mjd <= _LIMITS.mjd_max:
+        raise PoisonMessage("time_out_of_range", f"{name} gives MJD {mjd:.10g}")
+    return mjd

@@ -1,0 +1,1 @@
+"""Files of light curves: what their columns mean, and their epochs."""

@@ -1,0 +1,1 @@
+"""The running filter: its loop and threads, start, restore, stop."""

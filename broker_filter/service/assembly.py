@@ -1,0 +1,202 @@
+"""Puts the service together from its settings, and runs it as a process."""
+
+from __future__ import annotations
+
+import logging
+import math
+from contextlib import ExitStack
+
+from broker_filter.alerts.alert import Provenance
+from broker_filter.alerts.certifications import budget_threshold
+from broker_filter.config import Input, Settings
+from broker_filter.decode.avro.schema import load_folder
+from broker_filter.decode.decoder import Decoder
+from broker_filter.decode.framing import Unframer
+from broker_filter.decode.registry import (
+    Registry,
+    SchemaSource,
+    chained,
+    filed_schemas,
+    package_folder,
+)
+from broker_filter.inference.lens import magnification
+from broker_filter.inference.scorer import Scorer
+from broker_filter.inference.zoo import Entry, find, verify
+from broker_filter.kafka.delivery import Delivery, Patience
+from broker_filter.kafka.progress import GroupProgress
+from broker_filter.kafka.source import KafkaSource, OnChange, Partition, Source
+from broker_filter.kafka.transaction import open_delivery
+from broker_filter.observe.metrics import Health, Metrics, ObserveServer
+from broker_filter.photometry.statistics import Limits
+from broker_filter.pipeline.assessment import Assessment, AssessmentOptions
+from broker_filter.pipeline.batcher import Batcher
+from broker_filter.pipeline.intake import Intake
+from broker_filter.schemas import software_version
+from broker_filter.service.loop import REVOKE_SHARE, Service
+from broker_filter.service.restore import UNREACHABLE_S, Restorer, Start, find_start
+from broker_filter.service.signals import stop_on_signals
+from broker_filter.service.snapshots import SnapshotWriter
+from broker_filter.service.watchdog import Watchdog
+from broker_filter.state.store import SnapshotStore
+from broker_filter.windows.schedule import Schedule
+from broker_filter.windows.store import WindowStore
+
+__all__ = ["make_assessment", "make_decoder", "make_intake", "make_service", "open_entry", "run"]
+
+_log = logging.getLogger(__name__)
+
+HANG_S = 60.0
+"""Added to all that may hold up one turn of the main loop for good reason."""
+
+
+def open_entry(settings: Settings) -> Entry:
+    """The verified zoo entry that the settings name."""
+    return verify(settings.model.path or find(settings.model.id))
+
+
+def make_decoder(settings: Input) -> Decoder:
+    """Decoder of the input topics, with all schemas that the settings name.
+
+    Raises
+    ------
+    ConfigError, SchemaError
+        A folder of schemas is missing or not valid, or the registry's login cannot be read.
+    """
+    sources: list[SchemaSource] = [filed_schemas(settings.schema_folder, settings.schema_ids).get]
+    if packaged := package_folder():
+        sources.append(filed_schemas(packaged).get)
+    if settings.schema_registry:
+        login = settings.schema_registry_login_file
+        sources.append(Registry(settings.schema_registry, login_file=login))
+    schemaless = {topic: load_folder(path) for topic, path in settings.topic_schemas.items()}
+    unframer = Unframer(
+        chained(*sources), schemaless=schemaless, max_bytes=settings.max_message_bytes
+    )
+    return Decoder(
+        settings.format,
+        max_bytes=settings.max_message_bytes,
+        unframer=unframer,
+        options=settings.packets.options(),
+        look_back_days=math.inf if settings.look_back_days is None else settings.look_back_days,
+    )
+
+
+def make_intake(settings: Settings, entry: Entry, metrics: Metrics) -> Intake:
+    """First half of the pipeline, as the settings say."""
+    window, schedule = settings.window, settings.schedule
+    return Intake(
+        make_decoder(settings.input),
+        Limits(settings.input.mjd_min, settings.input.mjd_max, settings.input.flag_mask),
+        Batcher(settings.batch.flush_windows, settings.batch.max_wait_s),
+        lambda: WindowStore(entry.window_days, window.max_points),
+        lambda: Schedule(schedule.every_days, schedule.min_points),
+        metrics,
+    )
+
+
+def make_assessment(settings: Settings, entry: Entry, metrics: Metrics) -> Assessment:
+    """Second half of the pipeline, with the network loaded."""
+    model, alert = settings.model, settings.alert
+    scorer = Scorer(
+        entry,
+        device=model.device,
+        precision=model.precision,
+        chunk=settings.batch.chunk,
+        threads=model.threads,
+    )
+    threshold = _threshold(settings, entry)
+    version = software_version()
+    metrics.set("build_info", 1, version=version, model=entry.model_id)
+    return Assessment(
+        scorer,
+        AssessmentOptions(
+            threshold,
+            alert.prior_odds,
+            alert.posterior_samples,
+            alert.seed,
+            trigger=alert.trigger_log10_k if alert.decide_on == "certified" else None,
+            certified=alert.certified,
+        ),
+        magnification,
+        Provenance(entry.model_id, entry.sha256, version, entry.window_days),
+        metrics,
+    )
+
+
+def _threshold(settings: Settings, entry: Entry) -> float:
+    """The threshold in log10 K: as set, or from the budget, or the model card's."""
+    alert = settings.alert
+    if alert.log10_k is not None:
+        threshold = alert.log10_k
+    elif alert.stars is not None and alert.false_alarms_per_night is not None:
+        threshold = budget_threshold(alert.stars, alert.false_alarms_per_night, entry.window_days)
+    else:
+        threshold = entry.threshold
+    said = {"event": "threshold", "log10_k": round(threshold, 3), "decide_on": alert.decide_on}
+    _log.info("threshold", extra=said)
+    return threshold
+
+
+def make_service(
+    settings: Settings, entry: Entry, delivery: Delivery, metrics: Metrics, health: Health
+) -> Service:
+    """The service on a Kafka broker, with the network loaded.
+
+    Parameters
+    ----------
+    settings : Settings
+    entry : Entry
+        Model to use.
+    delivery : Delivery
+        Its way out; closed with the service.
+    metrics, health
+        Filled while it runs.
+    """
+    kafka = settings.kafka
+    intake = make_intake(settings, entry, metrics)
+    assessment = make_assessment(settings, entry, metrics)
+    store = _open_store(settings)
+    progress, patience = GroupProgress(kafka), Patience(UNREACHABLE_S)
+
+    def find(partition: Partition, snapshots: bool) -> Start:
+        trusted, reset = store if snapshots else None, kafka.auto_offset_reset
+        return find_start(partition, progress, trusted, entry.window_days, reset, patience)
+
+    def make_source(on_assign: OnChange, on_revoke: OnChange, on_lost: OnChange) -> Source:
+        return KafkaSource(kafka, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
+
+    writer = None
+    if store is not None:
+        writer = SnapshotWriter(store, metrics, interval_s=settings.snapshot.interval_s)
+        writer.start()
+    restorer = Restorer(find, kafka.delivery_timeout_s)
+    return Service(
+        settings, make_source, delivery, intake, assessment, restorer, writer, metrics, health
+    )
+
+
+def _open_store(settings: Settings) -> SnapshotStore | None:
+    url = settings.snapshot.url
+    if url is None:
+        return None
+    return SnapshotStore(f"{url.rstrip('/')}/{settings.kafka.group_id}")
+
+
+def run(settings: Settings) -> int:
+    """Run the filter until SIGTERM or SIGINT; the exit status is 0 after a clean drain."""
+    metrics, health = Metrics(), Health()
+    entry = open_entry(settings)
+    kafka = settings.kafka
+    with ExitStack() as stack:
+        if settings.metrics.enabled:
+            server = ObserveServer(metrics, health, settings.metrics.host, settings.metrics.port)
+            stack.enter_context(server)
+            _log.info("observing", extra={"event": "observing", "port": server.port})
+        delivery = open_delivery(kafka, metrics)
+        service = make_service(settings, entry, delivery, metrics, health)
+        stop_on_signals(service.stop)
+        limit_s = kafka.delivery_timeout_s + REVOKE_SHARE * kafka.max_poll_interval_ms / 1000
+        stack.enter_context(Watchdog(health.stalled_s, limit_s + HANG_S))
+        _log.info("started", extra={"event": "started", "model_id": entry.model_id})
+        service.run()
+    return 0

@@ -1,0 +1,83 @@
+"""What the main loop tells the outside: logs of alerts and dead letters, gauges of the group."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+
+from broker_filter.alerts.alert import Alert
+from broker_filter.kafka.source import Source
+from broker_filter.observe.metrics import Metrics
+from broker_filter.types import DeadLetter, Message, Partition
+
+__all__ = ["Reporter", "fields"]
+
+_log = logging.getLogger(__name__)
+
+_LAGS = ("consumer_lag_records", "consumer_lag_seconds")
+
+
+def fields(where: Partition) -> dict[str, object]:
+    """Name a partition in a line of the log."""
+    return {"topic": where[0], "partition": where[1]}
+
+
+class Reporter:
+    """Keeps count of what passes through the main loop.
+
+    Parameters
+    ----------
+    metrics : Metrics
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._newest_ms: dict[Partition, int] = {}
+
+    def taken(self, messages: Sequence[Message], dead: Iterable[DeadLetter]) -> None:
+        """Messages have been put into the windows, those that could not be used left out."""
+        self._metrics.set("last_record_timestamp_seconds", messages[-1].timestamp_ms / 1000)
+        self._newest_ms |= {(m.topic, m.partition): m.timestamp_ms for m in messages}
+        for letter in dead:
+            message = letter.message
+            where = fields((message.topic, message.partition))
+            extra = {"event": "dead_letter", "reason": letter.reason, "offset": message.offset}
+            _log.warning(letter.detail, extra=extra | where)
+
+    def published(self, alerts: Iterable[Alert]) -> None:
+        """Alerts are out, for all to see."""
+        for alert in alerts:
+            self._metrics.inc("alerts_published_total", schema="alert/1/1")
+            if alert.received_ms is not None:
+                passed = time.time() - alert.received_ms / 1000
+                self._metrics.observe("event_to_alert_seconds", passed)
+            _log.info(
+                "alert",
+                extra={
+                    "event": "alert",
+                    "alert_id": str(alert.alert_id),
+                    "state": alert.state,
+                    "log10_k": round(alert.log10_k, 2),
+                    "model_id": alert.model_id,
+                },
+            )
+
+    def group(self, source: Source) -> None:
+        """Set the gauges of our share of the group."""
+        self._metrics.set("assigned_partitions", len(source.assigned()))
+        self._metrics.set("fetch_queue_bytes", source.fetched_bytes())
+        now = time.time()
+        for where, lag in source.lag().items():
+            age_s = now - self._newest_ms.get(where, 0) / 1000 if lag else 0.0
+            labels = fields(where)
+            self._metrics.set("consumer_lag_records", lag, **labels)
+            if not lag or where in self._newest_ms:
+                self._metrics.set("consumer_lag_seconds", age_s, **labels)
+
+    def forget(self, gone: Iterable[Partition]) -> None:
+        """Drop the gauges of partitions that went."""
+        for where in gone:
+            self._newest_ms.pop(where, None)
+            for name in _LAGS:
+                self._metrics.forget(name, **fields(where))

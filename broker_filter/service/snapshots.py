@@ -1,0 +1,183 @@
+"""One thread that writes snapshots, so that the main loop only takes the copies.
+
+A snapshot that cannot be written is counted, logged and tried again when the partition's turn comes
+next. It never stops the filter: the snapshots before it are still there, and a restart from
+them only takes longer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from broker_filter.observe.metrics import Metrics
+from broker_filter.state.partition import ShardState, SnapshotError
+from broker_filter.state.store import SnapshotStore
+from broker_filter.types import Partition
+
+__all__ = ["SnapshotWriter"]
+
+_log = logging.getLogger(__name__)
+
+
+class SnapshotWriter:
+    """Writes copies of partitions one at a time, and knows whose turn it is.
+
+    All methods are for the main loop and none of them waits for the store, save `wait` and `close`.
+
+    Parameters
+    ----------
+    store : SnapshotStore
+    metrics : Metrics
+    interval_s : float, seconds
+        From one snapshot of a partition to the next.
+    slow_s : float, seconds
+        A write that takes longer is logged as slow, once.
+    clock : callable
+        Monotonic time in seconds.
+    """
+
+    def __init__(
+        self,
+        store: SnapshotStore,
+        metrics: Metrics,
+        *,
+        interval_s: float,
+        slow_s: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._metrics, self._clock = store, metrics, clock
+        self._interval_s, self._slow_s = interval_s, slow_s
+        self._turns: dict[Partition, float] = {}
+        self._saved: dict[Partition, float] = {}
+        self._expected: Partition | None = None
+        self._waiting: dict[Partition, tuple[ShardState, int]] = {}
+        self._began: float | None = None
+        self._slow_told = self._closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._loop, name="snapshots", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def follow(self, partition: Partition, age_s: float = 0.0) -> None:
+        """Take a partition into care whose last snapshot is so old."""
+        with self._changed:
+            self._turns[partition] = self._saved[partition] = self._clock() - max(age_s, 0.0)
+
+    def forget(self, partitions: Iterable[Partition]) -> None:
+        """Leave partitions to others; their copies that wait are not written."""
+        with self._changed:
+            for partition in partitions:
+                for held in (self._turns, self._saved, self._waiting):
+                    held.pop(partition, None)
+
+    def due(self) -> Partition | None:
+        """The partition of which a copy should be taken now, if any; asking takes its turn.
+
+        None while a copy is on its way, so that there is never more than one beside the windows.
+        """
+        now = self._clock()
+        with self._changed:
+            expected = self._turns.get(self._expected) if self._expected else None
+            on_its_way = expected is not None and now - expected < self._interval_s
+            if on_its_way or self._busy() or not self._turns:
+                return None
+            partition = min(self._turns, key=lambda each: self._turns[each])
+            if now - self._turns[partition] < self._interval_s:
+                return None
+            self._turns[partition], self._expected = now, partition
+            return partition
+
+    def submit(self, state: ShardState, committed: int) -> None:
+        """Hand over a copy to be written; one of the same partition that waits is replaced.
+
+        Parameters
+        ----------
+        state : ShardState
+        committed : int
+            The group's offset of the partition, not below the state's.
+        """
+        with self._changed:
+            if state.partition == self._expected:
+                self._expected = None
+            self._waiting[state.partition] = (state, committed)
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until nothing is left to write; False where the time was too short."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._busy(), timeout_s)
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what waits and end the thread; False where the time was too short."""
+        done = self.wait(timeout_s)
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._changed.notify_all()
+        if done and self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return done
+
+    def report(self) -> None:
+        """Set the age of the oldest snapshot, and say of a write that it is slow."""
+        now = self._clock()
+        with self._changed:
+            age = now - min(self._saved.values(), default=now)
+            slow = self._began is not None and now - self._began > self._slow_s
+            tell, self._slow_told = slow and not self._slow_told, self._slow_told or slow
+        self._metrics.set("snapshot_age_seconds", age)
+        if tell:
+            text = f"{self._store.url}: a snapshot takes more than {self._slow_s:g} s; is it slow?"
+            _log.warning(text, extra={"event": "snapshot_slow"})
+
+    def _busy(self) -> bool:
+        return bool(self._waiting) or self._began is not None
+
+    def _loop(self) -> None:
+        while self._write_next():
+            pass
+
+    def _write_next(self) -> bool:
+        """Wait for a copy and write it; it is let go of before the next is waited for."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            if self._closed:
+                return False
+            state, committed = self._waiting.pop(next(iter(self._waiting)))
+            self._began, self._slow_told = self._clock(), False
+        began = self._began
+        try:
+            self._write(state, committed, began)
+        finally:
+            with self._changed:
+                self._began = None
+                self._changed.notify_all()
+        return True
+
+    def _write(self, state: ShardState, committed: int, began: float) -> None:
+        try:
+            manifest = self._store.write(state, committed=committed)
+        except SnapshotError as error:
+            self._metrics.inc("snapshots_total", outcome="failed")
+            _log.warning(error.detail, extra={"event": "snapshot_failed", "reason": error.reason})
+            return
+        passed = self._clock() - began
+        self._metrics.inc("snapshots_total", outcome="written")
+        self._metrics.observe("snapshot_seconds", passed)
+        with self._changed:
+            if state.partition in self._saved:
+                self._saved[state.partition] = began
+        about = {
+            "event": "snapshot",
+            "topic": manifest.topic,
+            "partition": manifest.partition,
+            "offset": manifest.offset,
+            "bytes": manifest.bytes,
+            "seconds": round(passed, 3),
+        }
+        _log.info("snapshot written", extra=about)

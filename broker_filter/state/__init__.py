@@ -1,0 +1,1 @@
+"""What a partition holds, as columns, and its snapshots in a store."""

@@ -1,1 +1,0 @@
-"""From the packets and files of surveys to `broker_filter.types.Photometry`."""

@@ -1,0 +1,1 @@
+"""Windows of the stars of one partition: insert, fold, read, due."""

@@ -1,0 +1,163 @@
+"""Which windows are due, by event time alone, and how messages are taken so that it shows.
+
+A star is looked at when its newest epoch enters a new cell of a grid of its own. No clock and no
+poll decides, so a replay looks at the same windows and gives the same alerts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from zlib import crc32
+
+import numpy as np
+
+from broker_filter.errors import StateError
+from broker_filter.state.columns import Column, Columns, arrays_of
+from broker_filter.types import FloatArray, IntArray, Photometry, StarId
+from broker_filter.windows.store import WindowStore
+
+__all__ = ["Schedule", "concatenate", "waves"]
+
+
+class Schedule:
+    """When each window of one store was last due.
+
+    Parameters
+    ----------
+    every_days : float
+        Width of a cell; 0 makes a window due at every new newest epoch. Each star's cells are
+        shifted by a share of it that its id decides, so that stars are due at different times.
+    min_points : int
+        Epochs that a window needs to be due.
+    """
+
+    def __init__(self, every_days: float, min_points: int) -> None:
+        self._every, self.min_points = every_days, min_points
+        self._phase = np.empty(0)
+        self._last = np.empty(0)
+
+    def due(self, store: WindowStore, slots: IntArray) -> IntArray:
+        """Choose those windows that are due, and take note of it.
+
+        Parameters
+        ----------
+        store : WindowStore
+        slots : ndarray, shape (m,), int64
+            Windows with a new newest epoch, each once (`WindowStore.insert`).
+
+        Returns
+        -------
+        ndarray, shape (k,), int64
+            In the order of ``slots``.
+        """
+        self._follow(store)
+        cell = self._cell(store.newest[slots], slots)
+        due = (cell > self._last[slots]) & (store.count[slots] >= self.min_points)
+        self._last[slots[due]] = cell[due]
+        return slots[due]
+
+    def state(self) -> dict[str, Column]:
+        """A copy of when each window was last due, as columns for a snapshot."""
+        return {"every_days": np.array([self._every]), "last": self._last.copy()}
+
+    def restore(self, store: WindowStore, columns: Columns) -> None:
+        """Take over what another schedule of the same windows knew.
+
+        Cells of another width mean nothing here: where ``every_days`` was changed, every window
+        counts as looked at up to its newest epoch, and is due in its next cell.
+
+        Parameters
+        ----------
+        store : WindowStore
+            Restored from the same snapshot.
+        columns : mapping of str to array or Streamed
+            What `state` gave.
+
+        Raises
+        ------
+        StateError
+            If columns are missing or do not fit the windows.
+        """
+        self._follow(store)
+        try:
+            known = arrays_of(columns)
+            if len(known["last"]) != len(store):
+                raise ValueError(f"{len(known['last'])} windows, and the store has {len(store)}")
+            if known["every_days"].tolist() == [self._every]:
+                self._last[:] = known["last"]
+            else:
+                self._last[:] = self._cell(store.newest, np.arange(len(store)))
+        except (LookupError, ValueError, TypeError) as error:
+            raise StateError(f"the schedule of the snapshot cannot be used: {error!r}") from error
+
+    def _cell(self, newest: FloatArray, slots: IntArray) -> FloatArray:
+        if self._every == 0:
+            return newest
+        return np.asarray(np.floor(newest / self._every + self._phase[slots]), np.float64)
+
+    def _follow(self, store: WindowStore) -> None:
+        """Make room for windows that came into being."""
+        known = len(self._phase)
+        if known < len(store):
+            self._phase = np.r_[self._phase, [_phase(star) for star in store.star[known:]]]
+            self._last = np.r_[self._last, np.full(len(store) - known, -np.inf)]
+
+
+def waves(packets: Sequence[Sequence[Photometry]]) -> list[list[Photometry]]:
+    """Part messages so that no star occurs in two of one wave, and its own stay in their order.
+
+    Each message goes into the wave after the last one in which a star of it occurs. A message may
+    have several parts, such as the bands of one star; they stay together.
+    """
+    found: list[list[Photometry]] = []
+    next_wave: dict[StarId, int] = {}
+    for parts in packets:
+        if not parts:
+            continue
+        stars = set(chain.from_iterable(part.star for part in parts))
+        known = next_wave.keys() & stars
+        at = max(map(next_wave.__getitem__, known), default=0)
+        if at == len(found):
+            found.append([])
+        found[at] += parts
+        next_wave.update(dict.fromkeys(stars, at + 1))
+    return found
+
+
+def concatenate(pieces: Sequence[Photometry]) -> list[Photometry]:
+    """Join messages of the same survey, band, source and kind, in order of first appearance."""
+    groups: dict[tuple[str, str, str, str, bool], list[Photometry]] = {}
+    for piece in pieces:
+        key = (piece.survey, piece.band, piece.source, piece.kind, piece.relative)
+        groups.setdefault(key, []).append(piece)
+    return [group[0] if len(group) == 1 else _joined(group) for group in groups.values()]
+
+
+def _joined(group: list[Photometry]) -> Photometry:
+    def column(name: str) -> FloatArray:
+        return np.concatenate([getattr(piece, name) for piece in group])
+
+    first = group[0]
+    coordinates = {}
+    for piece in group:
+        coordinates.update(piece.coordinates)
+    return Photometry(
+        survey=first.survey,
+        band=first.band,
+        source=first.source,
+        star=list(chain.from_iterable(piece.star for piece in group)),
+        mjd_tai=column("mjd_tai"),
+        flux=column("flux"),
+        flux_err=column("flux_err"),
+        flags=np.concatenate([piece.flags for piece in group]),
+        ref_flux=column("ref_flux"),
+        ref_flux_err=column("ref_flux_err"),
+        kind=first.kind,
+        relative=first.relative,
+        coordinates=coordinates,
+    )
+
+
+def _phase(star: StarId) -> float:
+    return crc32(repr(star).encode()) / 2**32

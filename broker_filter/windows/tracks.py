@@ -1,0 +1,353 @@
+"""Baselines and error scales of tracks: a track is one source's light curve of one star.
+
+Epochs that leave a window fold into the running statistics of their track, one cell of the
+anchor grid at a time. So the statistics depend on which epochs left, and not on the
+order, the messages or the steps in which they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker_filter.photometry.statistics import (
+    RESIDUAL_BINS,
+    combine,
+    quiet_level,
+    reduced_chi2,
+    residual_bin,
+    residual_scale,
+    roughness_scale,
+    weighted_mean,
+)
+from broker_filter.types import FloatArray, IntArray
+from broker_filter.windows.points import grown
+
+__all__ = ["COLUMNS", "Calibration", "Series", "Tracks"]
+
+MIN_HISTORY: Final = 30
+MAX_SCALE: Final = 5.0
+TOLERATED: Final = 3.0
+"""A point further off than this many sigma is folded as if its error made it exactly that far."""
+
+_CHUNK_POINTS: Final = 1 << 20
+
+COLUMNS: Final = (
+    "slot",
+    "following",
+    "source",
+    "count",
+    "weight",
+    "mean",
+    "squares",
+    "cells",
+    "between",
+    "reference",
+    "reference_err",
+    "residuals",
+)
+"""The columns of `Tracks`: all that a snapshot needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Light curves of tracks as padded rows, in order of time.
+
+    Parameters
+    ----------
+    time, flux, error : ndarray, shape (B, N)
+    n : ndarray, shape (B,), int64
+        Epochs of each row.
+    """
+
+    time: FloatArray
+    flux: NDArray[np.floating[Any]]
+    error: NDArray[np.floating[Any]]
+    n: IntArray
+
+    def take(self, rows: IntArray) -> Series:
+        """Some of the rows, ascending and each once, no wider than they need."""
+        if len(rows) == len(self.n):
+            return self
+        n = self.n[rows]
+        width = int(n.max(initial=1))
+        return Series(
+            *(self.time[rows, :width], self.flux[rows, :width], self.error[rows, :width]), n
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What the points of a track are measured against.
+
+    Parameters
+    ----------
+    level, level_err : ndarray, shape (B,), float64
+        Baseline flux and its 1-sigma error; NaN where there is none.
+    scale : ndarray, shape (B,), float64
+        Factor on the error bars, 1 to 5.
+    """
+
+    level: FloatArray
+    level_err: FloatArray
+    scale: FloatArray
+
+
+class Tracks:
+    """The running statistics of all tracks of a store, and which track a point belongs to.
+
+    The tracks of one window form a linked list: a star has few sources, and nobody pays for
+    those that it does not have.
+
+    Parameters
+    ----------
+    floor : float
+        Smallest relative error of a baseline.
+    """
+
+    __slots__ = ("_head", "floor", "size", *COLUMNS)
+
+    def __init__(self, floor: float) -> None:
+        self.floor = floor
+        self.size = 0
+        self._head = np.full(1, -1, np.int32)
+        self.slot = np.zeros(1, np.int32)
+        self.following = np.zeros(1, np.int32)
+        self.source = np.zeros(1, np.uint16)
+        self.count = np.zeros(1, np.uint32)
+        self.weight = np.zeros(1)
+        self.mean = np.zeros(1)
+        self.squares = np.zeros(1)
+        self.cells = np.zeros(1, np.uint32)
+        self.between = np.zeros(1)
+        self.reference = np.zeros(1)
+        self.reference_err = np.zeros(1)
+        self.residuals = np.zeros((1, RESIDUAL_BINS), np.uint32)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, spare room included."""
+        return sum(getattr(self, name).nbytes for name in ("_head", *COLUMNS))
+
+    def add_rows(self, n_slots: int) -> None:
+        """Make room for windows 0 to ``n_slots - 1``."""
+        self._head = grown(self._head, n_slots, fill=-1)
+
+    def first(self, slot: IntArray) -> IntArray:
+        """One track of each window, -1 where it has none; `following` leads to the others."""
+        return self._head[slot].astype(np.int64)
+
+    def after(self, track: IntArray) -> IntArray:
+        """The next track of the same window, -1 where there is none (or no track)."""
+        return np.where(track >= 0, self.following[track], -1).astype(np.int64)
+
+    def restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Take over the columns of other tracks, as their first ``size`` rows."""
+        self.size = len(columns["slot"])
+        for name in COLUMNS:
+            setattr(self, name, grown(getattr(self, name), self.size))
+            getattr(self, name)[: self.size] = columns[name]
+        # Later tracks of a window lead to its earlier ones: the last is the head.
+        self._head[self.slot[: self.size]] = np.arange(self.size)
+
+    def of(self, slot: IntArray, source: int) -> IntArray:
+        """The track of one source in each window, new where there was none.
+
+        Parameters
+        ----------
+        slot : ndarray, shape (n,), int64
+        source : int
+            Code of the source.
+
+        Returns
+        -------
+        ndarray, shape (n,), int64
+        """
+        track = self._find(slot, source)
+        missing = track < 0
+        if missing.any():
+            self._add(np.unique(slot[missing]), source)
+            track[missing] = self._find(slot[missing], source)
+        return track
+
+    def _find(self, slot: IntArray, source: int) -> IntArray:
+        track = self.first(slot)
+        while (other := (track >= 0) & (self.source[track] != source)).any():
+            track[other] = self.following[track[other]]
+        return track
+
+    def _add(self, slot: IntArray, source: int) -> None:
+        start, self.size = self.size, self.size + len(slot)
+        for name in COLUMNS:
+            setattr(self, name, grown(getattr(self, name), self.size))
+        new = slice(start, self.size)
+        self.slot[new] = slot
+        self.source[new] = source
+        self.following[new] = self._head[slot]
+        self.reference[new] = self.reference_err[new] = np.nan
+        self._head[slot] = np.arange(start, self.size)
+
+    def refer(self, track: IntArray, flux: FloatArray, error: FloatArray) -> None:
+        """Take note of catalogue fluxes; of several, the one of smallest (error, flux) stays.
+
+        Parameters
+        ----------
+        track : ndarray, shape (n,), int64
+        flux, error : ndarray, shape (n,), float64
+            Catalogue flux and error; ignored where either is not finite or not positive.
+        """
+        with np.errstate(invalid="ignore"):
+            usable = (flux > 0) & (flux < np.inf) & (error > 0) & (error < np.inf)
+            held, held_err = self.reference[track], self.reference_err[track]
+            worse = (error > held_err) | ((error == held_err) & (flux >= held))
+        better = np.flatnonzero(usable & ~worse)
+        # The best comes last: of repeated indices numpy assigns the last.
+        better = better[np.lexsort((flux[better], error[better]))[::-1]]
+        self.reference[track[better]] = flux[better]
+        self.reference_err[track[better]] = error[better]
+
+    def fold(
+        self,
+        track: IntArray,
+        time: FloatArray,
+        flux: NDArray[np.floating[Any]],
+        error: NDArray[np.floating[Any]],
+    ) -> None:
+        """Add epochs that left their window to the statistics of their tracks.
+
+        Parameters
+        ----------
+        track : ndarray, shape (n,), int64
+            Equal ones stand together.
+        time, flux, error : ndarray, shape (n,)
+            In order of time within a track; all the epochs that the track has in one cell.
+        """
+        start = np.flatnonzero(np.diff(track, prepend=-1))
+        size = np.diff(start, append=len(track))
+        group = np.repeat(np.arange(len(start)), size)
+        t, f, variance = track[start], flux.astype(np.float64), error.astype(np.float64) ** 2
+        centre, scale = self._expect(t, start, Series(time, f, error, size))
+        off = f - centre[group]
+        weight = 1.0 / variance
+        residual, known = self._studentised(t, off, weight, group)
+        bins = group[known] * RESIDUAL_BINS + residual_bin(residual[known])
+        histogram = np.bincount(bins, minlength=len(t) * RESIDUAL_BINS)
+        self.residuals[t] += histogram.reshape(len(t), -1).astype(np.uint32)
+        limit = TOLERATED * scale[group]
+        weight *= (limit / np.maximum(np.abs(residual), limit)) ** 2
+        mean, total = weighted_mean(off, weight, group, len(t))
+        deviation = weight * (off - mean[group]) ** 2
+        squares = np.asarray(np.bincount(group, deviation, len(t)), np.float64)
+        self._merge(t, size, centre + mean, total, squares)
+
+    def _merge(
+        self, t: IntArray, n: IntArray, mean: FloatArray, total: FloatArray, squares: FloatArray
+    ) -> None:
+        """Chan, Golub & LeVeque (1979): the moments of two samples together."""
+        together = self.weight[t] + total
+        step = mean - self.mean[t]
+        moved = step**2 * self.weight[t] * total / together
+        self.between[t] += moved
+        self.squares[t] += squares + moved
+        self.mean[t] += step * total / together
+        self.weight[t] = together
+        self.count[t] += n.astype(np.uint32)
+        self.cells[t] += np.uint32(1)
+
+    def _studentised(
+        self, t: IntArray, off: FloatArray, weight: FloatArray, group: IntArray
+    ) -> tuple[FloatArray, NDArray[np.bool_]]:
+        """Residuals in units of their own standard deviation, and which of them mean something.
+
+        A mature mean does not hold the new points and adds its variance; a young one was made
+        from them too, and follows each by the point's share in it.
+        """
+        own = self.weight[t]
+        mature = self.count[t] >= MIN_HISTORY
+        total = own + np.bincount(group, weight, len(t))
+        extra = np.where(mature, 1.0 / np.where(mature, own, 1.0), -1.0 / total)[group]
+        relative = 1.0 + extra * weight
+        known = relative > 1e-3
+        return off * np.sqrt(weight / np.where(known, relative, 1.0)), known
+
+    def _expect(
+        self, t: IntArray, start: IntArray, points: Series
+    ) -> tuple[FloatArray, FloatArray]:
+        """Level and error scale that the new points of each track are judged by."""
+        centre, scale = self.mean[t].copy(), self._scale(t)
+        young = np.flatnonzero(self.count[t] < MIN_HISTORY)
+        longest = int(points.n[young].max(initial=1))
+        for rows in np.array_split(young, 1 + len(young) * longest // _CHUNK_POINTS):
+            n = points.n[rows]
+            at = start[rows, None] + np.minimum(np.arange(n.max(initial=1)), n[:, None] - 1)
+            time, flux, error = points.time[at], points.flux[at], points.error[at]
+            scale[rows] = _significant(roughness_scale(time, flux, error, n), n)
+            level = quiet_level(flux, error, n, scale[rows])
+            centre[rows], _ = combine(*self._past(t[rows], least=1), *level)
+        return centre, scale
+
+    def _past(self, t: IntArray, least: int) -> tuple[FloatArray, FloatArray]:
+        """Mean of the history and its error; NaN where it has fewer than ``least`` points.
+
+        The error is scaled by the scatter of points and of cells: noise that lasts for days
+        shows in the latter alone.
+        """
+        known = self.count[t] >= least
+        scatter = np.maximum(reduced_chi2(self.squares[t], self.count[t].astype(np.int64)), 1.0)
+        of_cells = reduced_chi2(self.between[t], self.cells[t].astype(np.int64))
+        scatter = np.maximum(scatter, of_cells)
+        error = np.sqrt(scatter / np.where(known, self.weight[t], 1.0))
+        return np.where(known, self.mean[t], np.nan), np.where(known, error, np.nan)
+
+    def _scale(self, t: IntArray) -> FloatArray:
+        return _significant(residual_scale(self.residuals[t]), self.count[t])
+
+    def known(self, track: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Baseline and error from outside the window; NaN where there is none.
+
+        The mean of the track's history from 30 points on, and the catalogue's flux, together by
+        inverse variance.
+
+        Parameters
+        ----------
+        track : ndarray, shape (B,), int64
+        """
+        reference = self.reference[track], self.reference_err[track]
+        return combine(*self._past(track, MIN_HISTORY), *reference)
+
+    def calibrate(self, track: IntArray, window: Series) -> Calibration:
+        """Baseline and error scale of tracks at this moment.
+
+        The baseline is the `known` one; where there is none, the quiet level of the window
+        itself. The error scale comes from the history, else from the window.
+
+        Parameters
+        ----------
+        track : ndarray, shape (B,), int64
+        window : Series
+            What the window holds of each track; at least one epoch a row.
+        """
+        level, error = self.known(track)
+        scale = self._scale(track)
+        young = np.flatnonzero(self.count[track] < MIN_HISTORY)
+        if len(young):
+            part = window.take(young)
+            rough = roughness_scale(part.time, part.flux, part.error, part.n)
+            scale[young] = _significant(rough, part.n)
+        unknown = np.flatnonzero(np.isnan(level))
+        if len(unknown):
+            part = window.take(unknown)
+            level[unknown], error[unknown] = quiet_level(
+                part.flux, part.error, part.n, scale[unknown]
+            )
+        return Calibration(level, np.maximum(error, self.floor * np.abs(level)), scale)
+
+
+def _significant(scale: FloatArray, n: NDArray[np.integer[Any]]) -> FloatArray:
+    """An error scale, or 1 where it is larger by no more than chance makes it."""
+    chance = 1 + 3 / np.sqrt(np.maximum(n, 1))
+    return np.where(scale > chance, np.minimum(scale, MAX_SCALE), 1.0)

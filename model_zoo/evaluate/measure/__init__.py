@@ -1,0 +1,1 @@
+"""What an evaluation measures, one module a subject."""

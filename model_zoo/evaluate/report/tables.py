@@ -1,0 +1,65 @@
+"""Tables of a report on K itself: against exact evidence, over time, and certified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from model_zoo.evaluate.report.markdown import render, table
+
+__all__ = ["certified_tables", "exact_tables", "stream_tables"]
+
+Part = Mapping[str, Any]
+
+SUBSETS = {
+    "small_k": "|log10 K| < 3",
+    "large_k": "log10 K >= 3",
+    "negative_k": "log10 K <= -3",
+    "events": "all events",
+    "noise": "all noise",
+}
+OFF = ("n", "bias", "bias_error", "scatter", "median")
+OFF_TITLES = ("curves", "bias (dex)", "its error", "scatter", "median")
+
+
+def exact_tables(part: Part) -> list[str]:
+    """Network minus exact log10 K, of ``measure_exact``."""
+    rows = [[title, *(part[name][key] for key in OFF)] for name, title in SUBSETS.items()]
+    by_snr = [[row["snr_low"], row["snr_high"], *(row[k] for k in OFF)] for row in part["by_snr"]]
+    rest = {key: part[key] for key in part if key not in (*SUBSETS, "by_snr", "curves")}
+    return [
+        *table(["network - exact", *OFF_TITLES], rows),
+        "Events by matched-filter signal-to-noise:",
+        "",
+        *table(["from", "to", *OFF_TITLES], by_snr),
+        *render(rest),
+    ]
+
+
+def stream_tables(part: Part) -> list[str]:
+    """The largest K over time beside its bound, and false alarms, of ``measure_streams``."""
+    keys = ("k", "count", "observed", "low", "high", "bound", "holds")
+    titles = ["k", "streams", "P(sup K >= k)", "95 % from", "to", "bound 1 / k", "holds"]
+    alarms = ["k", "false alarms a star-day", "95 % from", "to", "bound 1 / (k T / 4)", "holds"]
+    left_out = ("sup_tail", "false_alarms", "over_time", "paths")
+    return [
+        *table(titles, [[row[key] for key in keys] for row in part["sup_tail"]]),
+        *table(alarms, [[row[k] for k in keys if k != "count"] for row in part["false_alarms"]]),
+        *render({key: part[key] for key in part if key not in left_out}),
+    ]
+
+
+def certified_tables(part: Part) -> list[str]:
+    """Budget -> threshold -> efficiency, and what noise reached, of ``measure_certified``."""
+    budgets = [
+        [
+            int(row["stars"]),
+            row["false_alarms_per_night"],
+            row["threshold"],
+            *(f"{100 * row[key]:.2f} %" for key in ("efficiency_network", "efficiency_certified")),
+        ]
+        for row in part["budgets"]
+    ]
+    header = ["stars", "false alarms a night", "log10 K >=", "network finds", "certified finds"]
+    rest = {key: part[key] for key in part if key not in ("budgets", "refined")}
+    return [*table(header, budgets), *render(rest)]

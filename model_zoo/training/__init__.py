@@ -1,0 +1,1 @@
+"""Trains networks on simulated curves and files them in the zoo."""

@@ -1,0 +1,190 @@
+"""A window's K and samples do not depend on what is evaluated beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from broker_filter.inference import zoo
+from broker_filter.inference.evidence import LN_10
+from broker_filter.inference.network_input import network_input
+from broker_filter.inference.scorer import Scorer
+from broker_filter.pipeline.batcher import by_bucket
+from broker_filter.types import WindowBatch
+
+CHUNK = 16
+DAYS = 20.0
+LENGTHS = [1, 5, 100, 128, 129, 256, 400, 512, 800, 1000, 1001, 1500, 2000, 2001, 4096]
+
+
+def make_batch(lengths: list[int], seed: int = 0) -> WindowBatch:
+    """Windows with a bump each, so that their K differ; padding is rubbish on purpose."""
+    rng = np.random.default_rng(seed)
+    n, width = np.array(lengths), max(lengths)
+    t = np.sort(rng.uniform(0, DAYS, (len(n), width)), 1)
+    inside = np.arange(width) < n[:, None]
+    # The epochs of a short window spread over all of it.
+    t = np.where(inside, t * (DAYS / t[np.arange(len(n)), n - 1])[:, None] * 0.99, np.inf)
+    sigma = rng.uniform(0.002, 0.01, t.shape)
+    bump = rng.uniform(0, 0.1, (len(n), 1)) * np.exp(-0.5 * (t - rng.uniform(5, 15)) ** 2)
+    flux = 1 + bump + sigma * rng.standard_normal(t.shape)
+    t_start = 60_000 + 5 * rng.integers(0, 100, len(n))
+    return WindowBatch(
+        slot=np.arange(len(n)),
+        star=list(range(len(n))),
+        survey=["test"] * len(n),
+        band=["r"] * len(n),
+        coordinates=[None] * len(n),
+        t_start=t_start.astype(float),
+        mjd_tai=t + t_start[:, None],
+        flux=np.where(inside, flux, -7).astype(np.float32),
+        sigma=np.where(inside, sigma, 0).astype(np.float32),
+        n=n,
+        baseline=np.ones(len(n)),
+        baseline_err=np.full(len(n), 0.001),
+        baseline_error=np.full(len(n), 0.001),
+        relative=np.zeros(len(n), bool),
+    )
+
+
+def take(batch: WindowBatch, rows: list[int], width: int | None = None) -> WindowBatch:
+    """Some rows of a batch, cut to the longest of them as a store would."""
+    width = width or int(batch.n[rows].max())
+
+    def column(value: Any) -> Any:
+        if isinstance(value, list):
+            return [value[row] for row in rows]
+        return value[rows] if value.ndim == 1 else value[rows, :width]
+
+    return WindowBatch(**{f.name: column(getattr(batch, f.name)) for f in fields(batch)})
+
+
+@pytest.fixture(scope="module")
+def filed() -> zoo.Entry:
+    return zoo.verify(zoo.find(zoo.model_ids()[0]))
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def scorer(request: pytest.FixtureRequest, filed: zoo.Entry) -> Scorer:
+    return Scorer(filed, precision=request.param, chunk=CHUNK)
+
+
+def test_k_is_that_of_the_network_for_the_windows_input(filed: zoo.Entry) -> None:
+    batch = make_batch([90, 700])
+    network, scored = zoo.load(filed), Scorer(filed, chunk=CHUNK).score(batch)
+    for row, length in ((0, 128), (1, 1000)):
+        one = take(batch, [row])
+        columns = (one.mjd_tai - one.t_start[:, None], one.flux, one.sigma, one.n)
+        x = network_input(*map(torch.from_numpy, columns), days=DAYS, length=length)
+        with torch.no_grad():
+            ln_k, s = network(x, torch.tensor([0.001]))
+        assert scored.log10_k[row] == pytest.approx(ln_k.item() / LN_10, rel=1e-4, abs=1e-5)
+        torch.testing.assert_close(scored.summary[row], s[0], rtol=1e-4, atol=1e-5)
+
+
+def test_k_does_not_depend_on_batch_mates_order_or_fill(scorer: Scorer) -> None:
+    # Two and a half chunks of the longest bucket, and some of every other one.
+    batch = make_batch(LENGTHS + [900] * (2 * CHUNK + CHUNK // 2), seed=1)
+    together = scorer.score(batch)
+    assert len(np.unique(together.log10_k)) == len(batch)
+    order = np.random.default_rng(2).permutation(len(batch)).tolist()
+    shuffled = scorer.score(take(batch, order))
+    np.testing.assert_array_equal(shuffled.log10_k, together.log10_k[order])
+    assert torch.equal(shuffled.summary, together.summary[order])
+    for row in range(len(LENGTHS)):
+        alone = scorer.score(take(batch, [row]))
+        assert alone.log10_k[0] == together.log10_k[row]
+        assert torch.equal(alone.summary[0], together.summary[row])
+
+
+def test_the_width_of_the_padding_changes_nothing(scorer: Scorer) -> None:
+    batch = make_batch(LENGTHS, seed=3)
+    rows = [0, 3, 8]
+    narrow, wide = (scorer.score(take(batch, rows, width)) for width in (800, 4096))
+    np.testing.assert_array_equal(narrow.log10_k, wide.log10_k)
+
+
+def test_long_windows_are_thinned_and_all_is_finite(scorer: Scorer) -> None:
+    scored = scorer.score(make_batch([1001, 2500, 4096]))
+    assert np.isfinite(scored.log10_k).all()
+    assert torch.isfinite(scored.summary).all()
+
+
+def test_an_empty_batch_gives_nothing(scorer: Scorer) -> None:
+    empty = take(make_batch([3]), [], width=3)
+    assert scorer.score(empty).log10_k.shape == (0,)
+
+
+def test_samples_depend_on_window_and_seed_alone(scorer: Scorer) -> None:
+    batch = make_batch(LENGTHS, seed=4)
+    together, row = scorer.score(batch), LENGTHS.index(800)
+    alone = scorer.score(take(batch, [row]))
+    other = scorer.posterior(together, 0, 50, 7)
+    samples = scorer.posterior(together, row, 50, 7)
+    np.testing.assert_array_equal(scorer.posterior(alone, 0, 50, 7), samples)
+    assert (samples != other).any()
+    assert (scorer.posterior(together, row, 50, 8) != samples).any()
+
+
+def test_samples_lie_inside_the_prior(scorer: Scorer, filed: zoo.Entry) -> None:
+    scored = scorer.score(make_batch([1, 600, 3000]))
+    samples = np.concatenate([scorer.posterior(scored, row, 2000, row) for row in range(3)])
+    prior = filed.config["prior"]
+    assert samples.shape == (6000, 5)
+    assert samples.dtype == np.float32
+    assert (samples >= np.float32(prior["low"])).all()
+    assert (samples <= np.float32(prior["high"])).all()
+
+
+def test_every_call_of_the_network_has_the_shape_that_was_warmed_up(
+    filed: zoo.Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer = Scorer(filed, chunk=CHUNK)
+    seen: list[tuple[int, ...]] = []
+    network = scorer._network
+
+    def note(x: torch.Tensor, error: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        seen.append(tuple(x.shape))
+        ln_k, s = network(x, error)
+        return ln_k, s
+
+    monkeypatch.setattr(scorer, "_network", note)
+    scorer.warm_up()
+    warmed = set(seen)
+    seen.clear()
+    scorer.score(make_batch(LENGTHS + [900] * 40))
+    assert set(seen) == warmed
+    assert warmed == {(CHUNK, bucket, 3) for bucket in filed.config["window"]["buckets"]}
+
+
+def test_the_thread_that_scores_has_the_threads_and_the_one_that_made_the_scorer_has_one(
+    filed: zoo.Entry,
+) -> None:
+    def in_a_thread(action: Callable[[], object]) -> int:
+        def run() -> int:
+            action()
+            return torch.get_num_threads()
+
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(run).result()
+
+    scorers: list[Scorer] = []
+    assert in_a_thread(lambda: scorers.append(Scorer(filed, chunk=CHUNK, threads=3))) == 1
+    assert in_a_thread(scorers[0].warm_up) == 3
+
+
+def test_chunks_cover_every_window_once_in_its_bucket() -> None:
+    batch, buckets = make_batch(LENGTHS * 3), (128, 256, 512, 1000)
+    pieces = list(by_bucket(batch, buckets, CHUNK))
+    assert sorted(np.concatenate([rows for _, rows in pieces])) == list(range(len(batch)))
+    for bucket, rows in pieces:
+        assert len(rows) <= CHUNK
+        shorter = [b for b in buckets if b < bucket]
+        assert (np.minimum(batch.n[rows], buckets[-1]) <= bucket).all()
+        assert not shorter or (batch.n[rows] > shorter[-1]).all()

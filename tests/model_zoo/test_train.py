@@ -1,0 +1,342 @@
+"""The trainer: its loss, its checkpoints, its configuration, and the entry that it files."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from broker_filter.errors import ConfigError
+from broker_filter.inference import zoo
+from broker_filter.inference.evidence import lpop
+from broker_filter.inference.network import Network
+from broker_filter.inference.posterior import flow_loss, prior_of
+from model_zoo import cli
+from model_zoo.evaluate import suite
+from model_zoo.evaluate.sets import Sizes
+from model_zoo.training.config import TrainConfig, load_config
+from model_zoo.training.polish import encoded, polish
+from model_zoo.training.train import LN_K_CLIP, Trainer, choose_precision, lpop_loss, network_config
+
+CONFIGS = sorted((Path(zoo.__file__).parents[2] / "model_zoo" / "configs").glob("*.yaml"))
+TINY: dict[str, Any] = {
+    "model_id": "fspl-tiny-0.0.1",
+    "summary": "for tests",
+    "minutes": 0.01,
+    "max_points": 256,
+    "buckets": [128, 256],
+    "encoder": {"name": "compact", "width": 16, "layers": 1, "heads": 2, "feed_forward": 32},
+    "flow": {"transforms": 1, "hidden": [32], "bins": 4},
+    "evidence": {"hidden": 16},
+    "simulator": {"baseline_error": [0.001, 0.001], "stream_share": 0.4},
+    "training": {"batch": 32},
+}
+
+
+def make_trainer(folder: Path, **changes: Any) -> Trainer:
+    return Trainer(TrainConfig(**{**TINY, **changes}), folder, precision=torch.float32)
+
+
+def weights(trainer: Trainer) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in trainer.network.parameters()]
+
+
+def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_loss_by_hand() -> None:
+    ln_k = torch.tensor([2.0, -2.0, 4.0, 0.0])
+    event = torch.tensor([True, True, False, False])
+    expected = 0.5 * ((math.exp(-1) + math.exp(1)) / 2 + (math.exp(2) + 1) / 2)
+    assert lpop_loss(ln_k, event).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_loss_does_not_explode_beyond_its_clip() -> None:
+    ln_k = torch.tensor([-500.0, 1.0], requires_grad=True)
+    loss = lpop_loss(ln_k, torch.tensor([True, False]))
+    loss.backward()
+    assert loss.item() == pytest.approx(0.5 * (math.exp(LN_K_CLIP / 2) + math.exp(0.5)), rel=1e-5)
+    assert ln_k.grad is not None
+    assert ln_k.grad[0] == 0
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_loss_is_least_at_the_true_bayes_factor(copies: int) -> None:
+    """Two states: seen in 8 and 2 of 10 events, in 3 and 7 of 10 constant stars.
+
+    More events in a batch must not change K.
+    """
+    state = torch.tensor(([0] * 8 + [1] * 2) * copies + [0] * 3 + [1] * 7)
+    event = torch.arange(len(state)) < 10 * copies
+    z = torch.full((2,), 0.1, requires_grad=True)
+    optimizer = torch.optim.LBFGS([z], max_iter=200, tolerance_grad=1e-9, tolerance_change=1e-12)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = lpop_loss(lpop(z)[state], event)
+        loss.backward()
+        return loss
+
+    for _ in range(5):
+        optimizer.step(closure)
+    ln_k = lpop(z).tolist()
+    assert ln_k == pytest.approx([math.log(0.8 / 0.3), math.log(0.2 / 0.7)], abs=2e-3)
+
+
+def test_training_lowers_both_losses(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, training={"batch": 32, "adamw_lr": 0.01})
+    losses = torch.tensor([trainer._step(0.0) for _ in range(120)])
+    first, last = losses[:20].mean(0), losses[-20:].mean(0)
+    assert last[0] < first[0] - 1
+    assert last[1] < first[1] - 0.1
+    assert torch.isfinite(losses).all()
+    assert (trainer.progress.step, trainer.progress.curves) == (120, 120 * 32)
+
+
+def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    for _ in range(3):
+        trainer._step(0.0)
+    trainer.save()
+    saved = weights(trainer)
+    for _ in range(2):
+        trainer._step(0.5)
+    resumed = make_trainer(tmp_path, seed=2)
+    resumed.resume()
+    assert same(weights(resumed), saved)
+    assert (resumed.progress.step, resumed.progress.curves) == (3, 96)
+    for _ in range(2):
+        resumed._step(0.5)
+    assert same(weights(resumed), weights(trainer))
+
+
+def test_time_spent_before_a_resume_counts(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    trainer.run(quiet=True)
+    assert trainer.progress.step > 0
+    again = make_trainer(tmp_path)
+    again.resume()
+    again.run(quiet=True)
+    assert again.progress.step == trainer.progress.step
+    longer = make_trainer(tmp_path, minutes=trainer.progress.seconds / 60 + 0.01)
+    longer.resume()
+    longer.run(quiet=True)
+    assert longer.progress.step > trainer.progress.step
+
+
+def test_polishing_moves_the_head_alone_and_tells_classes_apart(tmp_path: Path) -> None:
+    sizes = {"curves": 600, "epochs": 40, "batch": 200, "rate": 0.01}
+    encoder = {**TINY["encoder"], "scan": True}  # whose features tell events apart, untrained
+    trainer = make_trainer(tmp_path, polish=sizes, encoder=encoder)
+    before = [p.detach().clone() for p in trainer.network.estimator.parameters()]
+    s, event = encoded(trainer, 600, quiet=True)
+    assert int(event.sum()) == pytest.approx(300, abs=20)
+
+    def right() -> float:
+        return float(((trainer.network.evidence(s) > 0) == event).float().mean())
+
+    untrained = right()
+    assert polish(trainer, quiet=True)
+    assert right() > max(untrained, 0.9)
+    assert same(before, list(trainer.network.estimator.parameters()))
+
+
+def test_without_curves_nothing_is_polished(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    before = weights(trainer)
+    assert polish(trainer, quiet=True) is None
+    assert same(weights(trainer), before)
+
+
+def test_an_interrupted_save_leaves_the_former_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_trainer(tmp_path)
+    trainer._step(0.0)
+    trainer.save()
+    saved = weights(trainer)
+    trainer._step(0.0)
+
+    def write_some(_: object, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "save", write_some)
+        with pytest.raises(KeyboardInterrupt):
+            trainer.save()
+    resumed = make_trainer(tmp_path)
+    resumed.resume()
+    assert same(weights(resumed), saved)
+
+
+def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
+    make_trainer(tmp_path).save()
+    other = make_trainer(tmp_path, encoder={**TINY["encoder"], "width": 32})
+    with pytest.raises(ConfigError, match=r"checkpoint\.pt: made by another network"):
+        other.resume()
+
+
+def test_without_a_checkpoint_there_is_nothing_to_resume(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no checkpoint"):
+        make_trainer(tmp_path).resume()
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    trainer.checkpoint.write_bytes(b"half a checkpoint")
+    with pytest.raises(ConfigError, match=r"checkpoint\.pt: damaged"):
+        trainer.resume()
+
+
+def test_a_step_that_is_not_finite_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_trainer(tmp_path)
+    before = weights(trainer)
+    monkeypatch.setattr(
+        "model_zoo.training.train.lpop_loss", lambda ln_k, _: ln_k.sum() * torch.nan
+    )
+    trainer._step(0.0)
+    assert same(weights(trainer), before)
+
+
+def test_the_learning_rate_warms_up_stays_and_falls(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    assert trainer._rate(0.0) < 0.01
+    trainer.progress.step = 10_000
+    rates = [trainer._rate(done) for done in (0.0, 0.6, 0.8, 1.0, 1.5)]
+    assert rates == pytest.approx([1, 1, 0.505, 0.01, 0.01])
+
+
+def test_the_number_type_is_one_of_two_and_leaves_no_gradient(tmp_path: Path) -> None:
+    encoder = make_trainer(tmp_path).network.encoder
+    assert choose_precision(encoder, torch.device("cpu")) in {torch.float32, torch.bfloat16}
+    assert all(p.grad is None for p in encoder.parameters())
+
+
+def write(path: Path, content: object) -> Path:
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"colour": "blue"}, "colour"),
+        ({"training": {"btach": 32}}, r"training\.btach"),
+        ({"training": {"batch": 1}}, r"training\.batch"),
+        ({"simulator": {"gaet": "paper-1"}}, r"simulator\.gaet"),
+        ({"simulator": {"gate": "paper-9"}}, r"simulator: 'paper-9' is not one of \['paper-1'"),
+        ({"simulator": {"baseline_error": [0.01, 0.001]}}, "0 < low <= high"),
+        ({"polish": {"curves": 7}}, r"polish\.curves: .*0, or at least 100"),
+        ({"model_id": "Tiny"}, "model_id"),
+        ({"minutes": "long"}, "minutes"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_file(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    path = write(tmp_path / "tiny.yaml", TINY | change)
+    with pytest.raises(ConfigError, match=rf"tiny\.yaml: .*{words}"):
+        load_config(path)
+
+
+@pytest.mark.parametrize("text", ["", "[1, 2]", "a: [", "model_id: 3"])
+def test_what_is_no_configuration_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tiny.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"tiny\.yaml: "):
+        load_config(tmp_path / "tiny.yaml")
+
+
+def test_a_missing_configuration_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml: No such file"):
+        load_config(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_configuration_in_the_zoo_makes_a_network(path: Path) -> None:
+    config = load_config(path)
+    assert config.model_id == path.stem
+    Network(network_config(config))
+
+
+def test_the_command_trains_and_files_an_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in (cli, suite):
+        monkeypatch.setattr(module, "QUICK", Sizes(60, 60, 250, 1, 10, 20, 30))
+    config, entry = write(tmp_path / "tiny.yaml", TINY), tmp_path / "fspl-tiny-0.0.1"
+    options = ["--quick", "--quiet", "--precision", "float32"]
+    where = ["--run-folder", str(tmp_path / "run"), "--entry", str(entry)]
+    assert cli.main(["train", str(config), *where, *options, "--seed", "5"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    filed = zoo.verify(entry)
+    zoo.load(filed)
+    assert filed.card.evaluation == figures
+    assert filed.card.training["config"]["seed"] == 5
+    assert filed.card.training["curves"] == 32 * filed.card.training["steps"] > 0
+    assert filed.config["window"] == {"days": 20.0, "max_points": 256, "buckets": [128, 256]}
+    assert filed.threshold >= 2
+    assert cli.main(["train", str(config), *where, *options, "--resume"]) == 0
+    parts = ["--parts", "calibration", "--update-card", "--out", str(tmp_path / "report")]
+    assert cli.main(["evaluate", str(entry), "--quick", "--quiet", *parts]) == 0
+    assert zoo.verify(entry).card.evaluation["n_tail"] == 250
+
+
+def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", str(tmp_path / "none.yaml")]) == 2
+    assert capsys.readouterr().err.startswith("model-zoo: ")
+
+
+@pytest.fixture
+def ancestor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Network:
+    """A network that stands for the zoo's entry ``fspl-ancestor-0.0.1``."""
+    network = make_trainer(tmp_path / "ancestor").network.eval()
+    monkeypatch.setattr(zoo, "find", lambda name: tmp_path / name)
+    monkeypatch.setattr(zoo, "verify", lambda path: path)
+    monkeypatch.setattr(zoo, "load", lambda _: network)
+    return network
+
+
+def test_a_start_from_an_entry_says_what_it_says_though_inputs_were_added(
+    ancestor: Network, tmp_path: Path
+) -> None:
+    encoder = {**TINY["encoder"], "scan": True}
+    trainer = make_trainer(tmp_path, encoder=encoder, start_from="fspl-ancestor-0.0.1", seed=5)
+    network = trainer.network.eval()
+    curves = trainer.simulator.events(4, torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        (ln_k, s), (old_ln_k, old_s) = network(curves.x), ancestor(curves.x)
+        loss = flow_loss(network.estimator, curves.theta, s)
+        old_loss = flow_loss(ancestor.estimator, curves.theta, old_s)
+    torch.testing.assert_close(ln_k, old_ln_k)
+    torch.testing.assert_close(loss, old_loss)
+
+
+def test_under_another_prior_the_flow_starts_from_the_same_weights(
+    ancestor: Network, tmp_path: Path
+) -> None:
+    roman = {**TINY["simulator"], "prior": "roman-1", "gate": None}
+    network = make_trainer(
+        tmp_path, simulator=roman, start_from="fspl-ancestor-0.0.1", seed=5
+    ).network
+    flow, old_flow = (dict(n.estimator.net.named_parameters()) for n in (network, ancestor))
+    assert all(torch.equal(flow[name], old_flow[name]) for name in flow)
+    assert prior_of(network.estimator) != prior_of(ancestor.estimator)
+    theta = network.estimator.prior.sample(50, torch.Generator().manual_seed(2))
+    s = torch.zeros(50, network.encoder.summary_width)
+    assert torch.isfinite(flow_loss(network.estimator, theta, s)).all()
+
+
+@pytest.mark.usefixtures("ancestor")
+def test_a_start_from_another_architecture_is_refused(tmp_path: Path) -> None:
+    encoder = {**TINY["encoder"], "width": 8}
+    with pytest.raises(ConfigError, match=r"start_from: fspl-ancestor-0.0.1: .* does not fit"):
+        make_trainer(tmp_path, encoder=encoder, start_from="fspl-ancestor-0.0.1")

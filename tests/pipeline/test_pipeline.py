@@ -1,0 +1,536 @@
+"""The pure core: replays agree, however the stream is cut, and offsets never run ahead."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker_filter.alerts.alert import Alert, Provenance
+from broker_filter.decode.decoder import Decoder
+from broker_filter.decode.native import encode_photometry
+from broker_filter.decode.selection import Packet
+from broker_filter.errors import StateError
+from broker_filter.inference.certified import Certificate
+from broker_filter.inference.scorer import Scored
+from broker_filter.observe.metrics import Metrics
+from broker_filter.photometry.statistics import Limits
+from broker_filter.pipeline.assessment import Assessment, AssessmentOptions, Outputs
+from broker_filter.pipeline.batcher import Batcher
+from broker_filter.pipeline.core import Pipeline
+from broker_filter.pipeline.intake import Intake
+from broker_filter.state.columns import arrays_of
+from broker_filter.state.partition import ShardState, SnapshotError, read_state, write_state
+from broker_filter.types import DeadLetter, Message, Photometry, WindowBatch
+from broker_filter.windows.schedule import Schedule
+from broker_filter.windows.store import WindowStore
+
+THRESHOLD = 3.0
+PEAK = 60_025.0
+
+
+@dataclass
+class PeakScorer:
+    """Stands in for the network: log10 K and peak come from the most significant epoch."""
+
+    epochs_seen: list[int] = field(default_factory=list)
+
+    def warm_up(self) -> None: ...
+
+    def score(self, batch: WindowBatch) -> Scored:
+        self.epochs_seen += batch.n.tolist()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            excess = np.where(batch.valid, (batch.flux - 1) / batch.sigma, -np.inf)
+        t0 = batch.mjd_tai[np.arange(len(batch)), excess.argmax(1)] - batch.t_start
+        summary: Any = t0
+        return Scored(excess.max(1).astype(float) / 2 - 2, summary)
+
+    def posterior(self, scored: Scored, row: int, samples: int, seed: int) -> Any:
+        middle = np.array([float(scored.summary[row]), 0.3, 0.0, -1.0, 0.8])
+        noise = np.random.default_rng(seed).normal(0, 0.01, (samples, 5))
+        return (middle + noise).astype(np.float32)
+
+    def certify(self, _: WindowBatch, scored: Scored, row: int, seed: int) -> Any:
+        log10_k = float(scored.log10_k[row]) - 0.5
+        return Certificate(log10_k, 0.1, 50.0 + seed % 7, torch.empty(0, 5), torch.empty(0))
+
+
+def point_lens(u: Any, _: Any) -> Any:
+    return (u**2 + 2) / (u * np.sqrt(u**2 + 4))
+
+
+def make_pipeline(
+    scorer: PeakScorer | None = None,
+    every_days: float = 0.5,
+    min_points: int = 5,
+    *,
+    metrics: Metrics | None = None,
+    model_id: str = "peak-test-0.0.1",
+    options: AssessmentOptions | None = None,
+) -> Pipeline:
+    stub: Any = scorer or PeakScorer()
+    metrics = metrics or Metrics()
+    intake = Intake(
+        Decoder("photometry"),
+        Limits(),
+        Batcher(flush_windows=1_000_000, max_wait_s=2.0),
+        WindowStore,
+        lambda: Schedule(every_days, min_points),
+        metrics,
+    )
+    options = options or AssessmentOptions(THRESHOLD, prior_odds=1e-6, samples=20)
+    provenance = Provenance(model_id, "0" * 64, "0", 20.0)
+    return Pipeline(intake, Assessment(stub, options, point_lens, provenance, metrics))
+
+
+def epoch(
+    offset: int,
+    mjd: float,
+    flux: float = 1000.0,
+    star: str = "s",
+    source: str = "a",
+    band: str = "r",
+) -> Message:
+    one = np.ones(1)
+    photometry = Photometry(
+        survey="test",
+        band=band,
+        source=source,
+        star=[star],
+        mjd_tai=mjd * one,
+        flux=flux * one,
+        flux_err=10 * one,
+        flags=np.zeros(1, np.uint32),
+        ref_flux=1000 * one,
+        ref_flux_err=one,
+    )
+    return Message("epochs", 0, offset, None, encode_photometry(photometry))
+
+
+def make_stream(days: float = 55.0) -> list[Message]:
+    """Two stars, one of them lensed and seen by two sources and in two bands."""
+    rng = np.random.default_rng(1)
+    messages: list[Message] = []
+    for mjd in np.arange(60_000, 60_000 + days, 0.4):
+        bump = 600 * np.exp(-0.5 * (mjd - PEAK) ** 2)
+        for star, source, band, signal in (
+            ("lensed", "a", "r", bump),
+            ("quiet", "a", "r", 0.0),
+            ("lensed", "b", "r", bump),
+            ("lensed", "a", "g", bump),
+        ):
+            flux = 1000 + signal + 10 * rng.standard_normal()
+            mjd += 0.001
+            messages.append(epoch(len(messages), mjd, flux, star, source, band))
+    return messages
+
+
+STREAM = make_stream()
+TIMES = np.arange(PEAK - 10, PEAK + 3, 0.4).tolist()
+
+
+def run(stream: Sequence[Message], cuts: Sequence[int] = (), *, flush: bool = True) -> list[Alert]:
+    """Alerts of a new pipeline, the stream cut into polls before the given messages."""
+    pipeline, alerts = make_pipeline(), []
+    edges = [0, *sorted(cuts), len(stream)]
+    for first, last in itertools.pairwise(edges):
+        alerts += pipeline.step(stream[first:last], 0.0, flush=flush).alerts
+    return alerts + pipeline.step([], 0.0, flush=True).alerts
+
+
+def told(alerts: Sequence[Alert]) -> list[tuple[Any, ...]]:
+    """What an alert says of the sky; in the order of its ids."""
+    said = [
+        (str(a.alert_id), str(a.event_id), a.state, a.log10_k, a.samples.tobytes()) for a in alerts
+    ]
+    assert len({entry[0] for entry in said}) == len(said)
+    return sorted(said)
+
+
+@pytest.fixture(scope="module")
+def alerts() -> list[Alert]:
+    return run(STREAM)
+
+
+def test_a_replay_gives_the_same_alerts(alerts: list[Alert]) -> None:
+    assert told(run(STREAM)) == told(alerts)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.integers(0, len(STREAM)), max_size=60), st.booleans())
+def test_how_polls_and_flushes_cut_the_stream_changes_nothing(
+    alerts: list[Alert], cuts: list[int], flush: bool
+) -> None:
+    assert told(run(STREAM, cuts, flush=flush)) == told(alerts)
+
+
+def test_an_event_opens_grows_and_ends_in_each_band(alerts: list[Alert]) -> None:
+    assert {alert.star_id for alert in alerts} == {"lensed"}
+    for band in "rg":
+        life = [alert for alert in alerts if alert.band == band]
+        states = [alert.state for alert in life]
+        assert states[0] == "new"
+        assert states[-1] == "final"
+        assert set(states[1:-1]) == {"update"}
+        assert len({alert.event_id for alert in life}) == 1
+        assert life[0].last_epoch_mjd_tai < PEAK
+        assert life[-2].t0_mjd_tai == pytest.approx(PEAK, abs=1.0)
+        # The final comes once the peak lies in the oldest quarter of the window or before it.
+        assert life[-1].last_epoch_mjd_tai > PEAK + 10
+
+
+def test_epochs_of_one_star_in_one_poll_are_looked_at_in_turn() -> None:
+    scorer = PeakScorer()
+    pipeline = make_pipeline(scorer, every_days=0, min_points=3)
+    pipeline.step([epoch(i, 60_000 + i) for i in range(6)], 0.0, flush=True)
+    assert scorer.epochs_seen == [3, 4, 5, 6]
+
+
+def test_a_flash_within_one_poll_is_not_missed() -> None:
+    flux = [1000.0] * 5 + [1500.0] + [1000.0] * 5
+    stream = [epoch(i, 60_000 + i, f) for i, f in enumerate(flux)]
+    pipeline = make_pipeline(every_days=0)
+    first = pipeline.step(stream, 0.0, flush=True).alerts[0]
+    assert (first.state, first.last_epoch_mjd_tai) == ("new", 60_005.0)
+
+
+def test_an_offset_comes_out_with_all_alerts_of_the_messages_before_it() -> None:
+    rng = np.random.default_rng(3)
+    pipeline, seen, first = make_pipeline(), [], 0
+    while first < len(STREAM):
+        last = first + int(rng.integers(1, 60))
+        outputs = pipeline.step(STREAM[first:last], 0.0, flush=bool(rng.random() < 0.2))
+        seen += outputs.alerts
+        first = last
+        for offset in outputs.offsets.values():
+            assert told(seen) == told(run(STREAM[:offset]))
+
+
+def test_no_offset_comes_out_before_its_windows_are_evaluated() -> None:
+    pipeline = make_pipeline()
+    waiting = pipeline.step(STREAM[:40], 10.0)
+    assert (waiting.alerts, waiting.offsets) == ([], {})
+    assert pipeline.step([], 11.9).offsets == {}
+    assert pipeline.step([], 12.0).offsets == {("epochs", 0): 40}
+
+
+def test_offsets_of_each_partition_are_told() -> None:
+    messages = [Message("epochs", 7 - p, 5, None, STREAM[p].value) for p in range(3)]
+    outputs = make_pipeline().step(messages, 0.0, flush=True)
+    assert outputs.offsets == {("epochs", 7): 6, ("epochs", 6): 6, ("epochs", 5): 6}
+
+
+def test_a_poll_without_anything_usable_moves_offsets_too() -> None:
+    pipeline = make_pipeline()
+    outputs: Outputs = pipeline.step([Message("epochs", 0, i, None, b"?") for i in range(3)], 0.0)
+    assert [letter.message.offset for letter in outputs.dead_letters] == [0, 1, 2]
+    assert outputs.offsets == {}
+    assert pipeline.step([], 2.0).offsets == {("epochs", 0): 3}
+
+
+def test_bad_messages_do_not_disturb_the_good_ones(alerts: list[Alert]) -> None:
+    stream = [Message("epochs", 0, i, None, b"?") for i in range(5)]
+    for message in STREAM:
+        stream += [message, Message("epochs", 0, message.offset, None, message.value[:-1] or b"")]  # type: ignore[index]
+    assert told(run(stream, range(0, len(stream), 37))) == told(alerts)
+
+
+def test_partitions_dropped_begin_anew() -> None:
+    scorer = PeakScorer()
+    pipeline = make_pipeline(scorer, every_days=0, min_points=1)
+    pipeline.step([epoch(0, 60_000)], 0.0, flush=True)
+    pipeline.intake.drop([("epochs", 0)])
+    pipeline.step([epoch(1, 60_001)], 0.0, flush=True)
+    assert scorer.epochs_seen == [1, 1]
+
+
+# State: a partition goes on from a snapshot as if nothing had happened.
+
+WHERE = ("epochs", 0)
+
+
+def cut_up(
+    pipeline: Pipeline, stream: Sequence[Message], cuts: Sequence[int] = ()
+) -> tuple[list[Alert], list[DeadLetter], list[int], ShardState]:
+    """Alerts, dead letters, offsets and the last state of a pipeline that takes a stream."""
+    alerts: list[Alert] = []
+    dead: list[DeadLetter] = []
+    offsets: list[int] = []
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    for first, last in itertools.pairwise(edges):
+        outputs = pipeline.step(stream[first:last], 0.0, flush=last % 2 == 0)
+        alerts += outputs.alerts
+        dead += outputs.dead_letters
+        offsets += outputs.offsets.values()
+    outputs = pipeline.step([], 0.0, capture=[WHERE])
+    offsets += outputs.offsets.values()
+    return alerts + outputs.alerts, dead, offsets, outputs.captured[WHERE]
+
+
+def through_bytes(state: ShardState) -> ShardState:
+    file = io.BytesIO()
+    write_state(file, state)
+    return read_state(io.BytesIO(file.getvalue()), len(file.getvalue()))
+
+
+def held(state: ShardState) -> dict[str, bytes]:
+    """All that a state holds, bit for bit."""
+    columns = {name: column.tobytes() for name, column in arrays_of(state.columns).items()}
+    return columns | {"": repr((state.partition, state.offset, state.model_id)).encode()}
+
+
+@pytest.fixture(scope="module")
+def end_state() -> ShardState:
+    return cut_up(make_pipeline(), STREAM)[3]
+
+
+moments = st.integers(1, len(STREAM))
+polls = st.lists(st.integers(0, len(STREAM)), max_size=20)
+
+
+@settings(max_examples=8, deadline=None)
+@given(moments, polls)
+def test_a_restored_partition_goes_on_as_if_nothing_had_happened(
+    alerts: list[Alert], end_state: ShardState, moment: int, cuts: list[int]
+) -> None:
+    before, _, _, state = cut_up(make_pipeline(), STREAM[:moment], cuts)
+    pipeline = make_pipeline()
+    pipeline.restore(WHERE, through_bytes(state), live_from=moment)
+    after, _, _, end = cut_up(pipeline, STREAM[moment:], cuts)
+    assert told(before + after) == told(alerts)
+    assert held(end) == held(end_state)
+
+
+@settings(max_examples=8, deadline=None)
+@given(moments, moments, polls)
+def test_what_was_told_before_is_replayed_in_silence(
+    alerts: list[Alert], end_state: ShardState, one: int, two: int, cuts: list[int]
+) -> None:
+    moment, committed = sorted((one, two))
+    state = cut_up(make_pipeline(), STREAM[:moment])[3]
+    told_before = run(STREAM[:committed])
+    pipeline = make_pipeline()
+    pipeline.restore(WHERE, through_bytes(state), live_from=committed)
+    after, _, offsets, end = cut_up(pipeline, STREAM[moment:], cuts)
+    assert told(told_before + after) == told(alerts)
+    assert held(end) == held(end_state)
+    assert all(offset > committed for offset in offsets)
+
+
+def test_a_silent_stretch_gives_nothing_at_all() -> None:
+    bad = [Message("epochs", 0, m.offset, None, b"?") if m.offset % 10 == 3 else m for m in STREAM]
+    state = cut_up(make_pipeline(), bad[:50])[3]
+    metrics = Metrics()
+    pipeline = make_pipeline(metrics=metrics)
+    pipeline.restore(WHERE, state, live_from=len(STREAM) - 4)
+    alerts, dead, offsets, _ = cut_up(pipeline, bad[50:-4], range(0, len(bad), 7))
+    assert (alerts, dead, offsets) == ([], [], [])
+    assert metrics.total("records_dead_total") == 0
+    assert len(run(STREAM[:-4])) > 0
+    live = pipeline.step([Message("epochs", 0, len(STREAM) - 4, None, b"?")], 0.0, flush=True)
+    assert [letter.message.offset for letter in live.dead_letters] == [len(STREAM) - 4]
+    assert live.offsets == {WHERE: len(STREAM) - 3}
+
+
+def test_a_replay_from_nothing_is_silent_up_to_the_committed_offset(alerts: list[Alert]) -> None:
+    committed = 300
+    pipeline = make_pipeline()
+    pipeline.restore(WHERE, None, live_from=committed)
+    assert told(run(STREAM[:committed]) + cut_up(pipeline, STREAM)[0]) == told(alerts)
+
+
+def test_a_restore_ends_when_the_committed_offset_is_reached() -> None:
+    metrics = Metrics()
+    pipeline = make_pipeline(metrics=metrics)
+    pipeline.intake.restore(WHERE, None, live_from=4, began=100.0)
+    pipeline.step(STREAM[:3], 101.0)
+    assert pipeline.intake.replaying() == {WHERE: 4}
+    assert metrics.value("restore_seconds") == 0
+    pipeline.step(STREAM[3:4], 102.0)
+    assert pipeline.intake.replaying() == {}
+    assert metrics.value("restore_seconds") == 1
+
+
+def test_a_restore_ends_where_the_last_offsets_hold_no_message() -> None:
+    pipeline = make_pipeline()
+    pipeline.intake.restore(WHERE, None, live_from=4)
+    pipeline.step(STREAM[:3], 0.0)
+    pipeline.intake.live(WHERE)
+    assert pipeline.intake.replaying() == {}
+    assert cut_up(pipeline, [])[3].offset == 4
+
+
+def test_a_state_holds_what_was_due_and_not_yet_evaluated(alerts: list[Alert]) -> None:
+    waiting = make_pipeline()
+    assert waiting.step(STREAM[:200], 0.0).alerts == []
+    outputs = waiting.step([], 0.0, capture=[WHERE])
+    pipeline = make_pipeline()
+    pipeline.restore(WHERE, outputs.captured[WHERE], live_from=200)
+    assert told(outputs.alerts + cut_up(pipeline, STREAM[200:])[0]) == told(alerts)
+
+
+def test_a_state_is_a_copy_that_later_messages_do_not_change() -> None:
+    pipeline = make_pipeline()
+    state = cut_up(pipeline, STREAM[:300])[3]
+    cut_up(pipeline, STREAM[300:])
+    assert held(state) == held(cut_up(make_pipeline(), STREAM[:300])[3])
+
+
+def test_messages_read_again_do_not_move_a_state_back() -> None:
+    pipeline = make_pipeline()
+    cut_up(pipeline, STREAM[:100])
+    assert cut_up(pipeline, STREAM[50:60])[3].offset == 100
+
+
+def test_partitions_have_states_of_their_own(alerts: list[Alert]) -> None:
+    other = [replace(message, partition=1) for message in STREAM]
+    both = [message for pair in zip(STREAM, other, strict=True) for message in pair]
+    pipeline = make_pipeline()
+    first = pipeline.step(both[:500], 0.0, flush=True).alerts
+    outputs = pipeline.step([], 0.0, capture=[("epochs", 1), ("epochs", 9)])
+    assert list(outputs.captured) == [("epochs", 1)]
+    pipeline.intake.drop([WHERE])
+    pipeline.assessment.drop([WHERE])
+    assert pipeline.intake.partitions() == [("epochs", 1)]
+    rest = pipeline.step(other[250:], 0.0, flush=True).alerts
+    once = {str(alert.alert_id): alert for alert in first + outputs.alerts + rest}
+    assert told(list(once.values())) == told(alerts)
+
+
+def test_what_waits_of_a_partition_that_went_is_not_evaluated() -> None:
+    scorer = PeakScorer()
+    pipeline = make_pipeline(scorer, every_days=0, min_points=1)
+    pipeline.intake.take([epoch(0, 60_000), replace(epoch(5, 60_000), partition=1)], 0.0)
+    pipeline.intake.drop([WHERE])
+    outputs = pipeline.step([], 0.0, flush=True)
+    assert scorer.epochs_seen == [1]
+    assert outputs.offsets == {("epochs", 1): 6}
+
+
+def test_an_event_of_another_model_keeps_its_id(alerts: list[Alert]) -> None:
+    state = cut_up(make_pipeline(), STREAM[:255])[3]
+    pipeline = make_pipeline(model_id="peak-test-0.0.2")
+    pipeline.restore(WHERE, state, live_from=255)
+    after = cut_up(pipeline, STREAM[255:])[0]
+    assert {alert.model_id for alert in after} == {"peak-test-0.0.2"}
+    assert {alert.event_id for alert in after} == {alert.event_id for alert in alerts}
+    assert {alert.state for alert in after} == {"update", "final"}
+
+
+def test_windows_of_another_length_are_not_restored() -> None:
+    state = replace(cut_up(make_pipeline(), STREAM[:50])[3], window_days=10.0)
+    pipeline = make_pipeline()
+    with pytest.raises(SnapshotError, match="10 days") as caught:
+        pipeline.restore(WHERE, state, live_from=50)
+    assert caught.value.reason == "window"
+    assert pipeline.intake.partitions() == []
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        *("window/count", "window/time", "window/star.length", "window/track.mean"),
+        *("schedule/last", "event/t0", "event/star"),
+    ],
+)
+def test_a_state_that_contradicts_itself_is_not_restored(lost: str) -> None:
+    state = cut_up(make_pipeline(), STREAM[:250])[3]
+    columns = arrays_of(state.columns)
+    for broken in (columns[lost][:-1], np.r_[columns[lost], columns[lost][:1]], None):
+        rest = {name: column for name, column in columns.items() if name != lost}
+        changed = rest if broken is None else {**rest, lost: broken}
+        with pytest.raises(StateError):
+            make_pipeline().restore(WHERE, replace(state, columns=changed), live_from=250)
+
+
+def test_certified_k_decides_where_it_is_asked_to(alerts: list[Alert]) -> None:
+    """The stand-in's certificate is half a dex below its network, and looks are charged."""
+    options = AssessmentOptions(THRESHOLD, prior_odds=1e-6, samples=20, trigger=1.0)
+    decided = make_pipeline(options=options).step(STREAM, 0.0, flush=True).alerts
+    first, late = (min(a.mjd_tai[-1] for a in found) for found in (alerts, decided))
+    assert first <= late
+    new = [alert for alert in decided if alert.state == "new"]
+    assert new
+    for alert in new:
+        assert alert.certified is not None
+        look = alert.certified.look
+        assert alert.certified.log10_k - np.log10(look * (look + 1)) >= THRESHOLD
+
+
+def test_every_alert_of_an_open_event_carries_a_certificate(alerts: list[Alert]) -> None:
+    for alert in alerts:
+        assert (alert.certified is not None) == (alert.state in ("new", "update"))
+
+
+def test_without_certificates_the_alerts_are_the_same(alerts: list[Alert]) -> None:
+    options = AssessmentOptions(THRESHOLD, prior_odds=1e-6, samples=20, certified=False)
+    found = make_pipeline(options=options).step(STREAM, 0.0, flush=True).alerts
+    assert [alert.alert_id for alert in found] == [alert.alert_id for alert in alerts]
+    assert all(alert.certified is None for alert in found)
+
+
+def test_alerts_name_the_deciding_band_and_what_the_others_say() -> None:
+    alerts = [alert for alert in run(STREAM) if alert.star_id == "lensed"]
+    assert {alert.band for alert in alerts} == {"g", "r"}
+    for alert in alerts:
+        (other,) = alert.other_bands
+        assert {alert.band, other.band} == {"g", "r"}
+        assert alert.last_epoch_mjd_tai - 0.5 < other.last_epoch_mjd_tai
+        assert other.last_epoch_mjd_tai <= alert.last_epoch_mjd_tai + 0.5
+    # While the event lasts both bands see it.
+    assert max(alert.other_bands[0].log10_k for alert in alerts) > THRESHOLD
+
+
+def test_a_star_in_one_band_has_no_others() -> None:
+    one_band = [epoch(i, m, 1000 + 900 * (m > PEAK), band="r") for i, m in enumerate(TIMES)]
+    others = [epoch(len(TIMES), TIMES[-1], 1000.0, star="another", band="g")]
+    alerts = run(one_band + others)
+    assert alerts
+    assert not any(alert.other_bands for alert in alerts)
+
+
+def test_a_band_with_too_few_epochs_says_nothing_yet() -> None:
+    messages = [epoch(i, m, 1000 + 900 * (m > PEAK), band="r") for i, m in enumerate(TIMES)]
+    few = [epoch(i, PEAK - 1 + 0.1 * i, band="g") for i in range(4)]  # 5 are needed
+    alerts = run(few + messages)
+    assert alerts
+    assert not any(alert.other_bands for alert in alerts)
+
+
+# Packets
+
+
+class Several:
+    """Stands in for the decoder: each message is one star in two bands, and has rejected epochs."""
+
+    def decode(self, message: Message, tracked: Any) -> Packet:
+        asked = tracked("test", "s")
+        bands = [epoch(0, 60_000.0 + message.offset, band=band) for band in "gr"]
+        parts = tuple(Decoder("photometry").decode(one).photometry[0] for one in bands)
+        return Packet(parts, Counter({"nbad": 3, "known": len(asked)}))
+
+
+def test_a_packet_of_several_bands_fills_their_windows_and_its_rejected_epochs_are_counted() -> (
+    None
+):
+    metrics = Metrics()
+    pipeline = make_pipeline(metrics=metrics)
+    stub: Any = Several()
+    pipeline.intake._decoder = stub
+    pipeline.step([epoch(n, 0.0) for n in range(3)], 0.0)
+    pipeline.step([epoch(n, 0.0) for n in range(3, 5)], 0.0)
+    outcomes = {
+        outcome: metrics.value("points_inserted_total", outcome=outcome)
+        for outcome in ("inserted", "nbad", "known")
+    }
+    # Five epochs in each band; from the second poll on, both bands are known when it decodes.
+    assert outcomes == {"inserted": 10, "nbad": 15, "known": 4}

@@ -1,0 +1,205 @@
+"""Where a partition begins: at its snapshot, else one window back, and never by guesswork."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_filter.errors import StateError, TransientError
+from broker_filter.kafka.delivery import Patience
+from broker_filter.kafka.memory import MemorySource
+from broker_filter.kafka.progress import MemoryProgress
+from broker_filter.service.restore import Restorer, Start, find_start
+from broker_filter.state.partition import ShardState, SnapshotError
+from broker_filter.state.store import SnapshotStore
+from broker_filter.types import Message
+
+PARTITION = ("epochs", 0)
+DAY_MS = 86_400_000
+DAYS = 20.0
+
+
+def progress(*, low: int = 0, high: int = 100, committed: int | None = None) -> MemoryProgress:
+    """A topic with one message a day."""
+    source = MemorySource(
+        [Message(*PARTITION, n, None, b"", (n + 1) * DAY_MS) for n in range(low, high)]
+    )
+    if committed is not None:
+        source.stored[PARTITION] = committed
+    return MemoryProgress(source)
+
+
+class Store:
+    """Stands in for a snapshot store: one snapshot, or the reason why there is none."""
+
+    def __init__(self, offset: int = 0, reason: Any = None) -> None:
+        self.offset, self.reason = offset, reason
+        self.loads = 0
+
+    def load(self, partition: Any, *, window_days: float, at_most: int) -> Any:
+        assert window_days == DAYS
+        self.loads += 1
+        reason = self.reason or ("ahead" if self.offset > at_most else None)
+        if reason:
+            raise SnapshotError(reason, "told by the test")
+
+        class Manifest:
+            created = time.time() - 60
+
+        return Manifest, ShardState(partition, self.offset, "model", DAYS, {})
+
+
+def start(
+    where: MemoryProgress,
+    store: Any = None,
+    reset: Any = "earliest",
+    patience: Patience | None = None,
+) -> Start:
+    return find_start(PARTITION, where, store, DAYS, reset, patience)
+
+
+def summary(found: Start) -> tuple[int, int, str, bool]:
+    return found.offset, found.live_from, found.outcome, found.state is not None
+
+
+def test_a_snapshot_is_replayed_in_silence_up_to_the_committed_offset() -> None:
+    found = start(progress(committed=70), Store(60))
+    assert summary(found) == (60, 70, "snapshot", True)
+    assert 60 <= found.age_s < 120
+
+
+@pytest.mark.parametrize("reason", ["missing", "damaged", "version", "window", "permission"])
+def test_without_a_usable_snapshot_one_window_is_replayed(
+    reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        found = start(progress(committed=70), Store(60, reason))
+    # The message before the committed one is 69, of day 70.
+    assert summary(found) == (49, 70, reason, False)
+    assert [record.getMessage() for record in caplog.records if reason in record.getMessage()]
+
+
+def test_a_store_that_does_not_answer_is_waited_for_once_and_not_for_each_partition() -> None:
+    store, patience = Store(60, "unreachable"), Patience(0.2)
+    outcomes = [start(progress(committed=70), store, patience=patience).outcome]
+    waited = store.loads
+    assert waited > 1
+    outcomes.append(start(progress(committed=70), store, patience=patience).outcome)
+    assert outcomes == ["unreachable"] * 2
+    assert store.loads == waited + 1
+    # Once it has answered, the next outage is waited for again.
+    store.reason = "missing"
+    start(progress(committed=70), store, patience=patience)
+    store.reason, store.loads = "unreachable", 0
+    start(progress(committed=70), store, patience=patience)
+    assert store.loads > 1
+
+
+def test_a_snapshot_ahead_of_the_committed_offset_is_not_used() -> None:
+    assert summary(start(progress(committed=50), Store(60))) == (29, 50, "ahead", False)
+
+
+def test_without_a_store_windows_are_rebuilt_too() -> None:
+    assert summary(start(progress(committed=70))) == (49, 70, "disabled", False)
+
+
+@pytest.mark.parametrize(("reset", "offset"), [("earliest", 10), ("latest", 100)])
+def test_a_new_group_begins_where_the_settings_say(reset: str, offset: int) -> None:
+    assert summary(start(progress(low=10), None, reset)) == (offset, offset, "new", False)
+    found = start(progress(low=10), Store(0, "missing"), reset)
+    assert summary(found) == (offset, offset, "new", False)
+
+
+def test_a_group_whose_offsets_expired_goes_on_from_its_snapshot() -> None:
+    assert summary(start(progress(), Store(60))) == (60, 60, "snapshot", True)
+
+
+def test_what_retention_took_is_said_loudly(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        found = start(progress(low=65, committed=70), Store(60))
+    assert summary(found) == (65, 70, "truncated", True)
+    assert "60 to 64 were deleted" in caplog.text
+    assert "never read" not in caplog.text
+
+
+def test_messages_deleted_unread_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        found = start(progress(low=80, committed=70), Store(60))
+    assert summary(found) == (80, 80, "truncated", True)
+    assert "10 of them never read" in caplog.text
+
+
+def test_a_topic_made_anew_is_refused_with_advice() -> None:
+    with pytest.raises(StateError, match=r"150 lies beyond the end 100.*reset-offsets"):
+        start(progress(committed=150))
+
+
+def test_a_real_store_gives_what_was_saved(tmp_path: Path) -> None:
+    store = SnapshotStore(str(tmp_path))
+    assert summary(start(progress(committed=70), store))[2] == "missing"
+
+
+def finish(restorer: Restorer) -> list[Start]:
+    found: list[Start] = []
+    end = time.monotonic() + 10
+    while restorer.waiting():
+        found += restorer.finished()
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    return found
+
+
+def made(find: Callable[..., Start], limit_s: float = 10.0) -> Restorer:
+    return Restorer(find, limit_s)
+
+
+def blank(where: Any, snapshots: bool = True) -> Start:
+    return Start(where, None, 0, 0, "snapshot" if snapshots else "damaged")
+
+
+def test_starts_are_found_in_the_background_and_cancelled_ones_never_come() -> None:
+    gate = threading.Event()
+
+    def find(where: Any, snapshots: bool) -> Start:
+        assert gate.wait(10)
+        return blank(where, snapshots)
+
+    restorer = made(find)
+    restorer.begin([("t", 0), ("t", 1)])
+    restorer.begin([("t", 1)], snapshots=False)
+    restorer.cancel([("t", 0)])
+    assert restorer.finished() == []
+    gate.set()
+    assert [(s.partition, s.outcome) for s in finish(restorer)] == [(("t", 1), "damaged")]
+    restorer.close()
+
+
+def test_a_broker_that_does_not_answer_is_asked_again() -> None:
+    answers = [TransientError("no answer"), TransientError("no answer")]
+
+    def find(where: Any, snapshots: bool) -> Start:
+        if answers:
+            raise answers.pop()
+        return blank(where, snapshots)
+
+    restorer = made(find)
+    restorer.begin([PARTITION])
+    assert [s.partition for s in finish(restorer)] == [PARTITION]
+    restorer.close()
+
+
+def test_what_no_attempt_can_mend_reaches_the_caller() -> None:
+    def find(where: Any, snapshots: bool) -> Start:
+        raise StateError(f"{where} {snapshots} is lost")
+
+    restorer = made(find)
+    restorer.begin([PARTITION])
+    with pytest.raises(StateError, match="is lost"):
+        finish(restorer)
+    restorer.close()
