@@ -20,6 +20,7 @@ lint: $(VENV)/.test  ## check style, types and spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(BIN)/codespell broker_filter model_zoo schemas tests README.md deploy
 
 bench: $(VENV)/.test  ## print one table of speeds, and write build/bench.json

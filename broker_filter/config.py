@@ -36,7 +36,6 @@ from broker_filter.config_file import (
     variables,
     written_secrets,
 )
-from broker_filter.decode.surveys.options import SurveyOptions
 from broker_filter.errors import ConfigError
 
 __all__ = [
@@ -260,7 +259,16 @@ class Kafka(BaseModel):
 
 
 class Packets(BaseModel):
-    """How survey packets are read; see `broker_filter.decode.surveys.options.SurveyOptions`."""
+    """How survey packets are read; the defaults reject rather than guess.
+
+    ``star_behind`` says which shape criteria of ZTF's nearest reference source must hold besides
+    its distance, for its flux to be taken as the star's: chi and sharpness, or one of them (as
+    Fink has it). LSST's reliability is not yet trustworthy. RAPID's fluxes are instrumental
+    whatever their name says, so that bands without a zero point are rejected and counted;
+    `broker_filter.decode.surveys.roman.NOMINAL_ZERO_POINTS` are those of simulated images. Its
+    ``midpointMjdTai`` holds the header's MJD-OBS (start of exposure, UTC), as its writer fills
+    it, or what its name says; half of ``roman_exposure_s`` is added to a start.
+    """
 
     model_config = _STRICT
 
@@ -287,10 +295,6 @@ class Packets(BaseModel):
     roman_exposure_s: float = Field(
         default=0.0, ge=0, le=10_000, description="length of a Roman exposure, seconds"
     )
-
-    def options(self) -> SurveyOptions:
-        """What adapters are given."""
-        return SurveyOptions(**self.model_dump() | {"ignored_cuts": frozenset(self.ignored_cuts)})
 
 
 class Input(BaseModel):

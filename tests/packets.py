@@ -13,8 +13,8 @@ from typing import Any
 import fastavro
 from fastavro.schema import load_schema
 
+from broker_filter.config import Packets
 from broker_filter.decode.selection import Packet, select
-from broker_filter.decode.surveys.options import SurveyOptions
 from broker_filter.decode.surveys.registry import adapter_for
 
 Record = dict[str, Any]
@@ -48,11 +48,11 @@ def _wire_schema(file: Path, number: int) -> tuple[Path, str]:
     return folder / f"lsst/{major}/{minor}", f"lsst.v{major}_{minor}.alert"
 
 
-def packet(name: str, record: Record, options: SurveyOptions | None = None) -> Packet:
+def packet(name: str, record: Record, options: Packets | None = None) -> Packet:
     """What the survey's adapter makes of a record."""
     survey = adapter_for(name, frozenset(record))
     assert survey is not None
-    return survey.read(select(record, survey.selection), options or SurveyOptions())
+    return survey.read(select(record, survey.selection), options or Packets())
 
 
 def points(packet: Packet) -> dict[tuple[str, str], int]:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -27,6 +26,7 @@ from broker_filter.client.plot import plot_corner, plot_light_curve
 from broker_filter.config import Batch, Kafka, Metrics, Model, Schedule, Settings
 from broker_filter.decode.native import encode_block
 from broker_filter.inference.lens import magnification
+from broker_filter.inference.threads import use_one_thread
 from broker_filter.inference.zoo import Entry
 from broker_filter.kafka.sink import Sink
 from broker_filter.observe.metrics import Metrics as MetricValues
@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     """
     began = time.monotonic()
     configure_logging("error", "text")
-    torch.set_num_threads(1)  # of this thread: see `broker_filter.inference.scorer`
+    use_one_thread()
     entry = open_entry(_settings("127.0.0.1:0", args.model))
     archive = Archive(
         args.stars, args.injected, args.seed, entry.config["prior"], entry.window_days

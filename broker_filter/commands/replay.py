@@ -201,7 +201,7 @@ def _injection(
     parts = [part for curve in curves for part in curve.parts]
     config = read_config(args.inject)
     injector = light_curve_injector(config, parts)
-    decoder = Decoder(unframer=Unframer(schemas), options=config.packets.options())
+    decoder = Decoder(unframer=Unframer(schemas), options=config.packets)
     truth = args.truth or args.inject.with_suffix(".truth.jsonl")
     try:
         yield RecordInjector(injector, decoder)

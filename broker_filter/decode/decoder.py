@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
+from broker_filter.config import Packets
 from broker_filter.decode.avro.lists import Known
 from broker_filter.decode.avro.reader import RecordReader
 from broker_filter.decode.avro.schema import WriterSchema
 from broker_filter.decode.framing import Framed, Unframer
 from broker_filter.decode.native import decode_block, decode_photometry
 from broker_filter.decode.selection import Packet, select
-from broker_filter.decode.surveys.options import SurveyOptions
 from broker_filter.decode.surveys.registry import Survey, adapter_for
 from broker_filter.errors import PoisonMessage, SchemaError
 from broker_filter.schemas import MAX_MESSAGE_BYTES, SCHEMA_HEADER, schema_header
@@ -107,7 +107,7 @@ class Decoder:
         Ways in which a message may say that it is one of ours.
     unframer : Unframer, optional
         Finds the records of survey packets.
-    options : SurveyOptions, optional
+    options : Packets, optional
         How survey packets are read.
     look_back_days : float
         Of a star that is tracked, epochs that are older than its newest by more are not read.
@@ -122,7 +122,7 @@ class Decoder:
         max_bytes: int = MAX_MESSAGE_BYTES,
         framings: Sequence[Framing] = FRAMINGS,
         unframer: Unframer | None = None,
-        options: SurveyOptions | None = None,
+        options: Packets | None = None,
         look_back_days: float = math.inf,
     ) -> None:
         self._default = default
@@ -130,7 +130,7 @@ class Decoder:
         self._max_bytes = max_bytes
         self._framings = tuple(framings)
         self._unframer = unframer or Unframer(max_bytes=max_bytes)
-        self._options = options or SurveyOptions()
+        self._options = options or Packets()
         self._look_back_days = look_back_days
         self._plan = lru_cache(_MAX_PLANS)(_make_plan)
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["RHO_MAX", "RHO_MIN", "excess", "magnification", "point_excess"]
+__all__ = ["RHO_MAX", "RHO_MIN", "excess", "excess_of", "magnification", "point_excess"]
 
 RHO_MIN, RHO_MAX = 0.01, 10.0
 Z_MAX = 100.0
@@ -79,6 +79,11 @@ def excess(u: Tensor, rho: Tensor) -> Tensor:
     inside = (offset < Z_MAX - 1) & (rho >= RHO_MIN)
     log_excess = _bilinear(table, row.clamp(0, n_rho - 1), column.clamp(0, n_q - 1))
     return torch.where(inside, torch.exp(log_excess), point_excess(u))
+
+
+def excess_of(u: NDArray[np.float64], rho: float) -> NDArray[np.float64]:
+    """`excess` for a numpy array ``u`` of any shape and one source radius."""
+    return excess(torch.from_numpy(u), torch.tensor(rho)).double().numpy()
 
 
 def magnification(u: Array, rho: float | Array) -> Array:

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from broker_filter.inference import zoo
+from broker_filter.inference.buckets import by_bucket
 from broker_filter.inference.certified import Certificate, Certifier
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.flow_sampler import FlowSampler
 from broker_filter.inference.network_input import PADDING, network_input
 from broker_filter.inference.prior import BoxPrior
-from broker_filter.pipeline.batcher import by_bucket
 from broker_filter.types import WindowBatch
 
 __all__ = ["Scored", "Scorer"]

@@ -1,8 +1,8 @@
-"""Gathers windows that are due, with the offsets that they settle, and cuts them by length."""
+"""Gathers windows that are due, with the offsets that they settle."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from broker_filter.state.partition import ShardState
 from broker_filter.types import IntArray, Partition, WindowBatch
 
-__all__ = ["Batcher", "Origin", "Work", "by_bucket"]
+__all__ = ["Batcher", "Origin", "Work"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,31 +124,6 @@ class Batcher:
         """Forget what was gathered of partitions that others own now."""
         self._windows = [each for each in self._windows if each.origin.partition not in partitions]
         self._offsets = {p: n for p, n in self._offsets.items() if p not in partitions}
-
-
-def by_bucket(
-    batch: WindowBatch, buckets: Sequence[int], chunk: int
-) -> Iterator[tuple[int, IntArray]]:
-    """Cut a batch into chunks of windows that fit the same bucket.
-
-    Parameters
-    ----------
-    batch : WindowBatch
-    buckets : sequence of int
-        Lengths, ascending; windows longer than the last are thinned to it later.
-    chunk : int
-        Most rows a chunk.
-
-    Yields
-    ------
-    bucket : int
-    rows : ndarray, shape (m <= chunk,), int64
-    """
-    place = np.searchsorted(buckets, np.minimum(batch.n, buckets[-1]))
-    for i, bucket in enumerate(buckets):
-        rows = np.flatnonzero(place == i)
-        for first in range(0, len(rows), chunk):
-            yield bucket, rows[first : first + chunk]
 
 
 def _joined_others(gathered: Sequence[_Gathered]) -> tuple[WindowBatch | None, IntArray]:

@@ -322,12 +322,9 @@ def _level(photometry: Photometry, rows: IntArray) -> float:
 
 def _excess(lens: Lens, times: FloatArray) -> FloatArray:
     """A(u, rho) - 1 at the given times, in float64."""
-    import torch
+    from broker_filter.inference.lens import excess_of
 
-    from broker_filter.inference.lens import excess
-
-    u = np.hypot(lens.u0, (times - lens.t0) / lens.tE)
-    return excess(torch.from_numpy(u), torch.tensor(lens.rho)).double().numpy()
+    return excess_of(np.hypot(lens.u0, (times - lens.t0) / lens.tE), lens.rho)
 
 
 def _hash(*parts: str) -> int:

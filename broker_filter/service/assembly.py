@@ -76,7 +76,7 @@ def make_decoder(settings: Input) -> Decoder:
         settings.format,
         max_bytes=settings.max_message_bytes,
         unframer=unframer,
-        options=settings.packets.options(),
+        options=settings.packets,
         look_back_days=math.inf if settings.look_back_days is None else settings.look_back_days,
     )
 

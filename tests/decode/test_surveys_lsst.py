@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from broker_filter.config import Packets
 from broker_filter.decode.surveys.lsst import CUT_FLAGS, PIXEL_FLAGS
-from broker_filter.decode.surveys.options import SurveyOptions
 from broker_filter.types import Photometry
 from tests.packets import packet, points, records
 
@@ -150,9 +150,9 @@ class TestCuts:
 
     def test_flags_and_scores_are_for_the_user_to_choose(self) -> None:
         record = alert(source(reliability=0.3, pixelFlags_streak=True))
-        lenient = SurveyOptions(ignored_cuts=frozenset({"pixelFlags_streak"}))
+        lenient = Packets(ignored_cuts=frozenset({"pixelFlags_streak"}))
         assert len(packet(NAME, record, lenient).photometry) == 1
-        strict = SurveyOptions(lsst_min_reliability=0.5)
+        strict = Packets(lsst_min_reliability=0.5)
         assert packet(NAME, record, strict).rejected == {"reliability": 1}
 
     @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from broker_filter.config import Packets
 from broker_filter.decode.selection import Packet
-from broker_filter.decode.surveys.options import SurveyOptions
 from broker_filter.decode.surveys.roman import NOMINAL_ZERO_POINTS
 from broker_filter.photometry.statistics import Limits, accept
 from broker_filter.windows.store import WindowStore
@@ -17,7 +17,7 @@ from tests.packets import packet, points, records
 
 pytestmark = pytest.mark.shared_data
 
-OPTIONS = SurveyOptions(roman_zero_points=NOMINAL_ZERO_POINTS)
+OPTIONS = Packets(roman_zero_points=NOMINAL_ZERO_POINTS)
 
 # File to packets, epochs of total and of difference flux, and those left out by reason.
 COUNTS: dict[str, tuple[int, int, int, dict[str, int]]] = {
@@ -127,7 +127,7 @@ COUNTS: dict[str, tuple[int, int, int, dict[str, int]]] = {
 }
 
 
-def packets(folder: Path, file: str, options: SurveyOptions = OPTIONS) -> list[Packet]:
+def packets(folder: Path, file: str, options: Packets = OPTIONS) -> list[Packet]:
     return [packet(name, record, options) for name, record in records(folder / "alerts" / file)]
 
 
@@ -170,7 +170,7 @@ def test_windows_hold_finite_numbers_or_say_why_not(shared_data: Path, file: str
 
 def test_the_choice_of_shape_criteria_decides_over_half_of_finks_sample(shared_data: Path) -> None:
     file = "fink/fink_client_sample_part-00002_56alerts.avro"
-    options = SurveyOptions(star_behind="either")
+    options = Packets(star_behind="either")
     kinds: Counter[str] = Counter()
     for made in packets(shared_data, file, options):
         for (_, kind), n in points(made).items():

@@ -10,7 +10,7 @@ import fastavro
 import numpy as np
 import pytest
 
-from broker_filter.decode.surveys.options import SurveyOptions
+from broker_filter.config import Packets
 from broker_filter.photometry.statistics import Limits, accept
 from broker_filter.types import Photometry
 from broker_filter.windows.store import WindowStore
@@ -175,7 +175,7 @@ def test_rapid_writes_counts_and_other_names_than_its_schema() -> None:
         "diaObjectId": 3, "flags": 0,
     }  # fmt: skip
     record = {"diaSource": written, "prvDiaSources": None}
-    options = SurveyOptions(roman_zero_points={"F184": 26.4})
+    options = Packets(roman_zero_points={"F184": 26.4})
     [part] = packet("rapid.v01_00.alert", record, options).photometry
     assert part.flux.tolist() == pytest.approx([10_000])
 

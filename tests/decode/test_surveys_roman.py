@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from broker_filter.config import Packets
 from broker_filter.decode.selection import Packet
-from broker_filter.decode.surveys.options import SurveyOptions
 from broker_filter.decode.surveys.roman import NOMINAL_ZERO_POINTS
 from tests.packets import packet, records
 
 NAME = "rapid.v01_00.alert"
-OPTIONS = SurveyOptions(roman_zero_points={"F146": 26.4})
+OPTIONS = Packets(roman_zero_points={"F146": 26.4})
 
 
 def source(**fields: Any) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def source(**fields: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def read(trigger: dict[str, Any], options: SurveyOptions = OPTIONS, **fields: Any) -> Packet:
+def read(trigger: dict[str, Any], options: Packets = OPTIONS, **fields: Any) -> Packet:
     return packet(NAME, {"diaSource": trigger, "prvDiaSources": None, **fields}, options)
 
 
@@ -38,7 +38,7 @@ def test_counts_are_scaled_by_the_zero_point_of_the_configuration() -> None:
 
 
 def test_without_a_zero_point_an_epoch_is_rejected() -> None:
-    made = read(source(), SurveyOptions())
+    made = read(source(), Packets())
     assert (made.photometry, made.rejected) == ((), {"no_zero_point": 1})
     assert read(source(band="F184")).rejected == {"no_zero_point": 1}
 
@@ -61,7 +61,7 @@ def test_the_sign_is_said_elsewhere() -> None:
 def test_the_time_is_the_start_in_utc_unless_the_user_knows_better(
     options: dict[str, Any], mjd_tai: float
 ) -> None:
-    chosen = SurveyOptions(roman_zero_points={"F146": 26.4}, **options)
+    chosen = Packets(roman_zero_points={"F146": 26.4}, **options)
     [part] = read(source(), chosen).photometry
     assert part.mjd_tai[0] == pytest.approx(mjd_tai, abs=1e-9)
 
@@ -111,7 +111,7 @@ def test_a_packet_of_no_use_is_counted(reason: str, fields: dict[str, Any]) -> N
 )
 def test_real_packets(shared_data: Path, file: str, dn: list[float] | None) -> None:
     [(name, record)] = records(shared_data / "alerts/roman" / file)
-    made = packet(name, record, SurveyOptions(roman_zero_points=NOMINAL_ZERO_POINTS))
+    made = packet(name, record, Packets(roman_zero_points=NOMINAL_ZERO_POINTS))
     [part] = made.photometry
     assert part.survey == "roman"
     counts = part.flux / 10 ** (-0.4 * (NOMINAL_ZERO_POINTS[part.band] - 31.4))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from broker_filter.decode.surveys.options import SurveyOptions
+from broker_filter.config import Packets
 from broker_filter.decode.surveys.ztf import mid_exposure, star_behind
 from broker_filter.errors import PoisonMessage
 from broker_filter.types import Photometry
@@ -47,7 +47,7 @@ def alert(trigger: dict[str, Any] | None = None, **lists: Any) -> dict[str, Any]
     }
 
 
-def only(record: dict[str, Any], options: SurveyOptions | None = None) -> Photometry:
+def only(record: dict[str, Any], options: Packets | None = None) -> Photometry:
     [part] = packet("ztf.alert", record, options).photometry
     return part
 
@@ -103,7 +103,7 @@ class TestUnits:
         self, shared_data: Path, file: str, flux: float, error: float
     ) -> None:
         [(name, record)] = records(shared_data / f"alerts/ztf/{file}.avro")
-        made = packet(name, record, SurveyOptions(star_behind="either"))
+        made = packet(name, record, Packets(star_behind="either"))
         part = made.photometry[-1]  # holds the alert's epoch
         assert part.kind == "total"
         assert part.flux[-1] == pytest.approx(flux, rel=1e-4)
@@ -148,8 +148,8 @@ class TestStarBehind:
         self, distance: float, chi: float, sharpness: float, both: bool, either: bool
     ) -> None:
         columns = [np.array([value]) for value in (distance, chi, sharpness)]
-        assert star_behind(*columns, SurveyOptions()).tolist() == [both]
-        assert star_behind(*columns, SurveyOptions(star_behind="either")).tolist() == [either]
+        assert star_behind(*columns, Packets()).tolist() == [both]
+        assert star_behind(*columns, Packets(star_behind="either")).tolist() == [either]
 
     @pytest.mark.parametrize("reference", [NO_STAR, NONE], ids=["far", "none"])
     def test_without_a_star_there_is_no_reference(self, reference: dict[str, float]) -> None:
@@ -211,11 +211,11 @@ class TestCuts:
 
     def test_a_low_score_is_rejected_where_one_is_asked_for(self) -> None:
         assert len(only(alert(detection(rb=0.2)))) == 1
-        made = packet("ztf.alert", alert(detection(rb=0.2)), SurveyOptions(ztf_min_rb=0.3))
+        made = packet("ztf.alert", alert(detection(rb=0.2)), Packets(ztf_min_rb=0.3))
         assert (made.photometry, made.rejected) == ((), {"rb": 1})
 
     def test_a_cut_of_quality_can_be_left_out_and_one_of_meaning_cannot(self) -> None:
-        options = SurveyOptions(ignored_cuts=frozenset({"nbad", "unknown_band"}))
+        options = Packets(ignored_cuts=frozenset({"nbad", "unknown_band"}))
         record = alert(detection(nbad=3), prv_candidates=[detection(fid=9, jd=JD - 1)])
         made = packet("ztf.alert", record, options)
         assert (points(made), made.rejected) == ({("r", "total"): 1}, {"unknown_band": 1})

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from broker_filter.inference import zoo
+from broker_filter.inference.buckets import by_bucket
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.network_input import network_input
 from broker_filter.inference.scorer import Scorer
-from broker_filter.pipeline.batcher import by_bucket
 from broker_filter.types import WindowBatch
 
 CHUNK = 16

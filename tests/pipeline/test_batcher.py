@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_filter.pipeline.batcher import Batcher, by_bucket
+from broker_filter.inference.buckets import by_bucket
+from broker_filter.pipeline.batcher import Batcher
 from broker_filter.types import WindowBatch
 
 BUCKETS = (128, 256, 512, 1000)

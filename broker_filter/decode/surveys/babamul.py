@@ -15,10 +15,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from broker_filter.config import Packets
 from broker_filter.decode.selection import MISSING, Leaf, Many, Packet, Selection
 from broker_filter.decode.surveys import lsst, ztf
 from broker_filter.decode.surveys.epochs import Epochs, Star, epochs_of, make_packet, useless
-from broker_filter.decode.surveys.options import SurveyOptions
 from broker_filter.decode.surveys.quality import Table, cut
 from broker_filter.photometry.times import MJD_ZERO
 
@@ -56,14 +56,14 @@ LSST_SELECTION: Final[Selection] = {
 }
 
 
-def read_ztf(record: dict[str, Any], options: SurveyOptions) -> Packet:
+def read_ztf(record: dict[str, Any], options: Packets) -> Packet:
     """Make photometry of a ZTF packet.
 
     Parameters
     ----------
     record : dict
         What `ZTF_SELECTION` selects.
-    options : SurveyOptions
+    options : Packets
 
     Returns
     -------
@@ -104,14 +104,14 @@ def read_ztf(record: dict[str, Any], options: SurveyOptions) -> Packet:
     return make_packet(star, parts, +rejected)
 
 
-def read_lsst(record: dict[str, Any], options: SurveyOptions) -> Packet:
+def read_lsst(record: dict[str, Any], options: Packets) -> Packet:
     """Make photometry of an LSST packet, whose alert alone has a total flux.
 
     Parameters
     ----------
     record : dict
         What `LSST_SELECTION` selects.
-    options : SurveyOptions
+    options : Packets
 
     Returns
     -------
@@ -127,7 +127,7 @@ def read_lsst(record: dict[str, Any], options: SurveyOptions) -> Packet:
     return lsst.read(as_lsst, options, survey="babamul-lsst")
 
 
-def _reference(alert: Table, options: SurveyOptions) -> tuple[float, float]:
+def _reference(alert: Table, options: Packets) -> tuple[float, float]:
     _, flux, error = ztf.reference(alert, alert["distnr"], options)
     return float(flux[0]), float(error[0])
 

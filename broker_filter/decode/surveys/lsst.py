@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from broker_filter.config import Packets
 from broker_filter.decode.selection import MISSING, Leaf, Many, Packet, Selection
 from broker_filter.decode.surveys.epochs import Epochs, Star, epochs_of, make_packet, useless
-from broker_filter.decode.surveys.options import SurveyOptions
 from broker_filter.decode.surveys.quality import Table, cut, filled, stacked
 from broker_filter.types import FloatArray, IntArray
 
@@ -103,14 +103,14 @@ SELECTION: Final[Selection] = {
 }
 
 
-def read(record: dict[str, Any], options: SurveyOptions, survey: str = "lsst") -> Packet:
+def read(record: dict[str, Any], options: Packets, survey: str = "lsst") -> Packet:
     """Make photometry of a packet.
 
     Parameters
     ----------
     record : dict
         What `SELECTION` selects.
-    options : SurveyOptions
+    options : Packets
     survey : str
         Under which the photometry goes.
 
@@ -139,7 +139,7 @@ def read(record: dict[str, Any], options: SurveyOptions, survey: str = "lsst") -
     return make_packet(Star(survey, name, *place), parts, rejected)
 
 
-def read_elasticc(record: dict[str, Any], options: SurveyOptions) -> Packet:
+def read_elasticc(record: dict[str, Any], options: Packets) -> Packet:
     """Make photometry of a packet of ELAsTiCC's simulation; see `read`."""
     return read(record, options, survey="elasticc")
 

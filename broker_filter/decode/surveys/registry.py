@@ -12,13 +12,13 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from broker_filter.config import Packets
 from broker_filter.decode.selection import MISSING, Many, Packet, Selection
 from broker_filter.decode.surveys import babamul, lsst, roman, ztf
-from broker_filter.decode.surveys.options import SurveyOptions
 
 __all__ = ["SURVEYS", "Survey", "adapter_for"]
 
-Reader: TypeAlias = Callable[[dict[str, Any], SurveyOptions], Packet]
+Reader: TypeAlias = Callable[[dict[str, Any], Packets], Packet]
 """From what was selected of a packet to its photometry."""
 
 
@@ -52,7 +52,7 @@ def _merged(one: Selection, other: Selection) -> Selection:
     return both
 
 
-def _read_unnamed(record: dict[str, Any], options: SurveyOptions) -> Packet:
+def _read_unnamed(record: dict[str, Any], options: Packets) -> Packet:
     """LSST, ELAsTiCC and RAPID packets have the same outline; their detections differ."""
     first = record["diaSource"]
     if first is not None and first["sca"] != MISSING["i8"]:

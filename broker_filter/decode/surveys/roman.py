@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from broker_filter.config import Packets
 from broker_filter.decode.selection import MISSING, Leaf, Many, Packet, Selection
 from broker_filter.decode.surveys.epochs import Star, epochs_of, make_packet, useless
 from broker_filter.decode.surveys.lsst import object_of, of_no_use
-from broker_filter.decode.surveys.options import SurveyOptions
 from broker_filter.decode.surveys.quality import Table, cut, stacked
 from broker_filter.photometry.magnitudes import flux_of
 from broker_filter.photometry.times import SECONDS_PER_DAY, TIME_SYSTEMS, to_mjd_tai
@@ -59,14 +59,14 @@ SELECTION: Final[Selection] = {
 }
 
 
-def read(record: dict[str, Any], options: SurveyOptions) -> Packet:
+def read(record: dict[str, Any], options: Packets) -> Packet:
     """Make photometry of a packet.
 
     Parameters
     ----------
     record : dict
         What `SELECTION` selects.
-    options : SurveyOptions
+    options : Packets
         Without the zero point of a band its epochs are rejected.
 
     Returns
@@ -95,7 +95,7 @@ def read(record: dict[str, Any], options: SurveyOptions) -> Packet:
     return make_packet(Star("roman", name, *place), [epochs], rejected, _source_name)
 
 
-def _cut(table: Table, rejected: Counter[str], options: SurveyOptions) -> Table:
+def _cut(table: Table, rejected: Counter[str], options: Packets) -> Table:
     usable = {
         "withdrawn": np.isfinite(table["timeWithdrawnMjdTai"]),
         "no_zero_point": ~np.isfinite(_zero_points(table, options)),
@@ -110,12 +110,12 @@ def _cut(table: Table, rejected: Counter[str], options: SurveyOptions) -> Table:
     return cut(table, quality, rejected, options.ignored_cuts)
 
 
-def _zero_points(table: Table, options: SurveyOptions) -> FloatArray:
+def _zero_points(table: Table, options: Packets) -> FloatArray:
     points = [options.roman_zero_points.get(band, np.nan) for band in table["band"].tolist()]
     return np.array(points, np.float64)
 
 
-def _mid_exposure(time: FloatArray, options: SurveyOptions) -> FloatArray:
+def _mid_exposure(time: FloatArray, options: Packets) -> FloatArray:
     if options.roman_time == "mid_tai":
         return time
     return to_mjd_tai(time, TIME_SYSTEMS["MJD"]) + options.roman_exposure_s / 2 / SECONDS_PER_DAY

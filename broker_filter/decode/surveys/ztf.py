@@ -16,9 +16,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from broker_filter.config import Packets
 from broker_filter.decode.selection import Leaf, Many, Packet, Selection
 from broker_filter.decode.surveys.epochs import Epochs, Star, epochs_of, make_packet, useless
-from broker_filter.decode.surveys.options import SurveyOptions
 from broker_filter.decode.surveys.quality import Cuts, Table, cut, stacked
 from broker_filter.photometry.magnitudes import add_reference, flux_error, flux_of
 from broker_filter.photometry.times import SECONDS_PER_DAY, TIME_SYSTEMS, to_mjd_tai
@@ -89,14 +89,14 @@ SELECTION: Final[Selection] = {
 }
 
 
-def read(record: dict[str, Any], options: SurveyOptions) -> Packet:
+def read(record: dict[str, Any], options: Packets) -> Packet:
     """Make photometry of a packet.
 
     Parameters
     ----------
     record : dict
         What `SELECTION` selects.
-    options : SurveyOptions
+    options : Packets
 
     Returns
     -------
@@ -138,7 +138,7 @@ def mid_exposure(jd: FloatArray, exposure_s: FloatArray) -> FloatArray:
 
 
 def star_behind(
-    distance: FloatArray, chi: FloatArray, sharpness: FloatArray, options: SurveyOptions
+    distance: FloatArray, chi: FloatArray, sharpness: FloatArray, options: Packets
 ) -> NDArray[np.bool_]:
     """Whether the nearest source of the reference image is a star at the epoch's place.
 
@@ -147,7 +147,7 @@ def star_behind(
     distance : ndarray, shape (n,), float64, pixels
     chi, sharpness : ndarray, shape (n,), float64
         Of DAOPhot's fit to that source.
-    options : SurveyOptions
+    options : Packets
         ``star_behind`` says whether both shape criteria must hold, or one. Both must be there.
 
     Notes
@@ -163,7 +163,7 @@ def star_behind(
 
 
 def reference(
-    table: Table, pixels: FloatArray, options: SurveyOptions
+    table: Table, pixels: FloatArray, options: Packets
 ) -> tuple[NDArray[np.bool_], FloatArray, FloatArray]:
     """Whether a star is behind each epoch, and its flux and error in the reference image, nJy."""
     mag, mag_err = table["magnr"], table["sigmagnr"]
@@ -178,7 +178,7 @@ def source_name(code: int) -> str:
     return f"{code // CHANNELS}-{code % CHANNELS}" if code >= 0 else ""
 
 
-def _cut_detections(table: Table, rejected: Counter[str], options: SurveyOptions) -> Table:
+def _cut_detections(table: Table, rejected: Counter[str], options: Packets) -> Table:
     mag = table["magpsf"]
     usable = {
         "upper_limit": np.isnan(mag),
@@ -190,7 +190,7 @@ def _cut_detections(table: Table, rejected: Counter[str], options: SurveyOptions
     return cut(table, quality(table, options), rejected, options.ignored_cuts)
 
 
-def quality(table: Table, options: SurveyOptions) -> Cuts:
+def quality(table: Table, options: Packets) -> Cuts:
     """Cuts on the quality of detections."""
     return {
         "solar_system": (table["ssdistnr"] >= 0) & (table["ssdistnr"] <= SOLAR_SYSTEM_ARCSEC),
@@ -199,7 +199,7 @@ def quality(table: Table, options: SurveyOptions) -> Cuts:
     }
 
 
-def _cut_forced(table: Table, rejected: Counter[str], options: SurveyOptions) -> Table:
+def _cut_forced(table: Table, rejected: Counter[str], options: Packets) -> Table:
     usable = {
         "not_measured": ~(table["forcediffimflux"] > NOT_MEASURED)
         | ~(table["forcediffimfluxunc"] > 0),
@@ -219,14 +219,14 @@ def _unknown_band(table: Table) -> NDArray[np.bool_]:
     return np.asarray((table["fid"] < 1) | (table["fid"] >= len(BANDS)))
 
 
-def _detections(table: Table, options: SurveyOptions) -> Epochs:
+def _detections(table: Table, options: Packets) -> Epochs:
     sign = np.where(np.isin(table["isdiffpos"].astype(np.str_), POSITIVE), 1.0, -1.0)
     flux = flux_of(table["magpsf"])
     error = flux_error(flux, table["sigmapsf"])
     return _epochs(table, sign * flux, error, table["distnr"], options, forced=False)
 
 
-def _forced(table: Table, options: SurveyOptions) -> Epochs:
+def _forced(table: Table, options: Packets) -> Epochs:
     scale = flux_of(table["magzpsci"])  # of 1 DN
     return _epochs(
         table,
@@ -243,7 +243,7 @@ def _epochs(
     difference: FloatArray,
     error: FloatArray,
     pixels: FloatArray,
-    options: SurveyOptions,
+    options: Packets,
     *,
     forced: bool,
 ) -> Epochs:
