@@ -288,7 +288,7 @@ class TestPackets:
         assert injector.truth()[1]["epochs"] == 3
 
     def test_it_is_read_as_the_filter_reads_it(self):
-        decoder = Decoder(options=Packets(ztf_min_rb=0.95).options())
+        decoder = Decoder(options=Packets(ztf_min_rb=0.95))
         packet, injector = ztf_packet([T0]), Injector(config())
         assert RecordInjector(injector, decoder)(packet) == [packet]
 
