@@ -23,8 +23,17 @@ from tests.bench import (
     bench_snapshot,
     bench_window,
 )
+from tests.bench.figures import Figure, show
 
 OUT = Path("build/bench.json")
+PARTS = (
+    bench_scoring,
+    bench_intake,
+    bench_window,
+    bench_decode,
+    bench_packets,
+    bench_snapshot,
+)
 
 
 def main() -> None:
@@ -33,39 +42,16 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes, seconds in all")
     quick = parser.parse_args().quick
     where = machine()
-    figures: dict[str, float] = {}
-    snapshot, packets = bench_snapshot.measure, bench_packets.measure
-    for part in (bench_scoring.measure, bench_intake.measure, window, decode, packets, snapshot):
-        measured = part(quick=quick)
-        figures |= measured
-        for case, figure in measured.items():
-            print(f"{case:<55} {shown(figure):>12}", flush=True)
-    result = {"machine": where, "date": now(), "quick": quick, "figures": figures}
+    figures: list[Figure] = []
+    for part in PARTS:
+        measured = part.measure(quick=quick)
+        show(measured)
+        figures += measured
+    rows = [figure.row() for figure in figures]
+    result = {"machine": where, "date": now(), "quick": quick, "figures": rows}
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(json.dumps(result, indent=1) + "\n")
     print(f"\n{', '.join(map(str, where.values()))}; see {OUT}")
-
-
-def shown(figure: float) -> str:
-    """Whole numbers where they say enough."""
-    return f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"
-
-
-def decode(*, quick: bool) -> dict[str, float]:
-    """Figures of decoding alone; it has no small size."""
-    return {} if quick else bench_decode.measure()
-
-
-def window(*, quick: bool) -> dict[str, float]:
-    """Figures of the window store alone."""
-    if not quick:
-        return bench_window.measure()
-    return {
-        "insert, blocks of 2,000 stars (points/s)": bench_window.insert_blocks(2_000, 5),
-        "read, 835 points, catalogue (windows/s)": bench_window.read_windows(
-            50, 835, catalogue=True
-        ),
-    }
 
 
 def machine() -> dict[str, object]:

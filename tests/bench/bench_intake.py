@@ -18,6 +18,7 @@ from broker_filter.schemas import schema_header
 from broker_filter.service.assembly import make_intake
 from broker_filter.types import Message
 from tests.bench.bench_window import CADENCE, START, exposure
+from tests.bench.figures import Figure, show
 
 TOPIC = "epochs"
 POLL = 10_000
@@ -43,13 +44,19 @@ def single_epochs(n_stars: int, n_epochs: int) -> float:
     return n_stars * n_epochs / _seconds(values, "photometry", n_stars)
 
 
-def measure(*, quick: bool = False) -> dict[str, float]:
-    """Points or messages a second, by case."""
+def measure(*, quick: bool = False) -> list[Figure]:
+    """Points or messages a second."""
     n = 1_000 if quick else 20_000
-    return {
-        f"intake, blocks of {n:,} stars (points/s)": blocks(n, 5 if quick else 20),
-        "intake, one-epoch messages (msg/s)": single_epochs(n, 3),
-    }
+    label = f"Points per second from block messages of {n:,} stars to windows"
+    return [
+        Figure("block_ingest", label, blocks(n, 5 if quick else 20), "points/s"),
+        Figure(
+            "star_ingest",
+            "Messages of one epoch per second to windows",
+            single_epochs(n, 3),
+            "messages/s",
+        ),
+    ]
 
 
 def _seconds(values: list[bytes], schema: str, first: int) -> float:
@@ -70,5 +77,4 @@ def _seconds(values: list[bytes], schema: str, first: int) -> float:
 
 
 if __name__ == "__main__":
-    for case, figure in measure().items():
-        print(f"{case:<55} {figure:>14,.3g}")
+    show(measure())

@@ -23,6 +23,7 @@ from broker_filter.photometry.statistics import Limits, accept
 from broker_filter.service.assembly import make_decoder
 from broker_filter.types import Message, Photometry
 from broker_filter.windows.store import WindowStore
+from tests.bench.figures import Figure, show
 from tests.lsst_packets import rows, schema, wire
 
 DATA = Path(os.environ.get("BROKER_FILTER_TEST_DATA", "../shared/data"))
@@ -40,17 +41,17 @@ def seconds(call: Callable[[], object], runs: int = 7) -> float:
     return best
 
 
-def measure(*, quick: bool = False) -> dict[str, float]:
-    """Milliseconds a packet, and ratios to fastavro."""
+def measure(*, quick: bool = False) -> list[Figure]:
+    """Milliseconds a packet, beside fastavro's."""
     alerts = DATA / "alerts"
     if not alerts.is_dir():
         print(f"packets: no real data at {alerts} (set BROKER_FILTER_TEST_DATA)", file=sys.stderr)
-        return {}
+        return []
     runs = 1 if quick else 15
-    return deep(alerts, runs) | ztf(alerts, runs) | whole(alerts, runs)
+    return [*deep(alerts, runs), ztf(alerts, runs), *whole(alerts, runs)]
 
 
-def deep(alerts: Path, runs: int) -> dict[str, float]:
+def deep(alerts: Path, runs: int) -> list[Figure]:
     """The deepest LSST packet, at first sight and of a star that is tracked."""
     (record,) = rows(alerts)
     value, written = wire(record, alerts)[WIRE_BYTES:], schema(alerts)
@@ -60,16 +61,22 @@ def deep(alerts: Path, runs: int) -> dict[str, float]:
     general = seconds(
         lambda: fastavro.schemaless_reader(io.BytesIO(value), written.root), min(runs, 5)
     )
-    figures = {"packet, deep LSST, fastavro (ms)": 1e3 * general}
-    for name, oldest in {"first sight": None, "20 days new": window, "tracked": newest}.items():
+    cases = {
+        "first": ("star not seen before", None),
+        "20_days": ("20 days of it new", window),
+        "tracked": ("one visit of it new", newest),
+    }
+    figures = []
+    for name, (words, oldest) in cases.items():
         known = None if oldest is None else (lambda _, oldest=oldest: oldest)
         spent = seconds(lambda known=known: reader.read(value, known), runs)  # type: ignore[misc]
-        figures[f"packet, deep LSST, {name} (ms)"] = 1e3 * spent
-        figures[f"packet, deep LSST, {name} (x fastavro)"] = general / spent
+        label = f"Time to read a deep LSST packet, {words}"
+        row = Figure(f"lsst_deep_{name}", label, 1e3 * spent, "ms", "fastavro", 1e3 * general)
+        figures.append(row)
     return figures
 
 
-def ztf(alerts: Path, runs: int) -> dict[str, float]:
+def ztf(alerts: Path, runs: int) -> Figure:
     """A ZTF packet as delivered: a container with its schema and three cutouts."""
     value = (alerts / ZTF).read_bytes()
     unframer = Unframer()
@@ -86,14 +93,11 @@ def ztf(alerts: Path, runs: int) -> dict[str, float]:
     # It is short: the least of many calls is that of an undisturbed one.
     general = seconds(lambda: list(fastavro.reader(io.BytesIO(value))), 20 * runs)
     spent = seconds(read, 20 * runs)
-    return {
-        "packet, ZTF, fastavro.reader (ms)": 1e3 * general,
-        "packet, ZTF (ms)": 1e3 * spent,
-        "packet, ZTF (x fastavro.reader)": general / spent,
-    }
+    label = "Time to read a ZTF packet as delivered, with cutouts"
+    return Figure("ztf_packet", label, 1e3 * spent, "ms", "fastavro", 1e3 * general)
 
 
-def whole(alerts: Path, runs: int) -> dict[str, float]:
+def whole(alerts: Path, runs: int) -> list[Figure]:
     """From message to windows: every packet file here, once each, their stars known or not."""
     decoder = make_decoder(Input(schema_folder=alerts / "avsc"))
     values = packets(alerts)
@@ -108,10 +112,21 @@ def whole(alerts: Path, runs: int) -> dict[str, float]:
     first = time.process_time()
     take()
     first = time.process_time() - first
-    return {
-        "packets to windows, first pass, schemas parsed (packets/s)": len(values) / first,
-        "packets to windows, stars tracked (packets/s)": len(values) / seconds(take, runs),
-    }
+    again = len(values) / seconds(take, runs)
+    return [
+        Figure(
+            "packets_first",
+            "LSST and ZTF packets per second to windows, first pass, schemas parsed",
+            len(values) / first,
+            "packets/s",
+        ),
+        Figure(
+            "packets_tracked",
+            "LSST and ZTF packets per second to windows, stars known",
+            again,
+            "packets/s",
+        ),
+    ]
 
 
 def packets(alerts: Path) -> list[bytes]:
@@ -134,5 +149,4 @@ def survey_of(name: str) -> Survey:
 
 
 if __name__ == "__main__":
-    for case, figure in measure().items():
-        print(f"{case:60s} {figure:10.2f}")
+    show(measure())

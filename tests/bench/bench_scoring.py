@@ -17,6 +17,7 @@ from broker_filter.inference.scorer import Scorer
 from broker_filter.types import WindowBatch
 from model_zoo.simulate.curves import Simulator
 from tests.bench.bench_decode import seconds
+from tests.bench.figures import Figure, show
 
 PAPER_WINDOWS = 4
 # A window of 20 days at 15 minutes, thinned by weather and its open end.
@@ -82,23 +83,37 @@ def simulate(n: int) -> float:
     return n / seconds(lambda: simulator.events(n, generator), 1)
 
 
-def measure(*, quick: bool = False) -> dict[str, float]:
-    """Windows or curves a second, by case; times say so."""
+def measure(*, quick: bool = False) -> list[Figure]:
+    """Windows or curves a second, and one time."""
     n, samples = (64, 100) if quick else (512, 10_000)
     entry = zoo.verify(zoo.find(zoo.model_ids()[0]))
     rates = {name: score(entry, name, n) for name in ("float32", "bfloat16")}
-    figures = {
-        f"score, {name}, {EPOCHS[bucket]} points (windows/s)": rate
-        for name, by_bucket in rates.items()
-        for bucket, rate in by_bucket.items()
-    }
     paper = score_as_in_the_paper(entry)
-    figures["score, the paper's encoder, 835 points (windows/s)"] = paper
-    figures["  ours over the paper's (times)"] = max(r[1000] for r in rates.values()) / paper
-    figures[f"posterior, {samples:,} samples (ms)"] = sample(entry, samples)
-    figures["thin 1,920 to 1,000 points (windows/s)"] = prepare(n)
-    figures["simulate gated events (curves/s)"] = simulate(n)
-    return figures
+    figures = [
+        _score_figure(precision, bucket, rate, paper)
+        for precision, by_bucket in rates.items()
+        for bucket, rate in by_bucket.items()
+    ]
+    label = f"Time for {samples:,} posterior samples of one window"
+    return [
+        *figures,
+        Figure("posterior", label, sample(entry, samples), "ms"),
+        Figure(
+            "thin",
+            "Windows per second thinned from 1,920 to 1,000 points and normalised",
+            prepare(n),
+            "windows/s",
+        ),
+        Figure("simulate", "Gated training curves simulated per second", simulate(n), "curves/s"),
+    ]
+
+
+def _score_figure(precision: str, bucket: int, rate: float, paper: float) -> Figure:
+    points = EPOCHS[bucket]
+    name = f"score_compact_{points}{'_bf16' if precision == 'bfloat16' else ''}"
+    rival = ("the paper's encoder", paper) if bucket == max(EPOCHS) else ()
+    label = f"Windows scored per second, {precision}, {points} points"
+    return Figure(name, label, rate, "windows/s", *rival)
 
 
 def _columns(batch: WindowBatch) -> list[torch.Tensor]:
@@ -108,5 +123,4 @@ def _columns(batch: WindowBatch) -> list[torch.Tensor]:
 
 if __name__ == "__main__":
     warnings.simplefilter("error")
-    for case, figure in measure().items():
-        print(f"{case:<55} {figure:>14,.3g}")
+    show(measure())

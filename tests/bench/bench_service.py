@@ -48,6 +48,7 @@ from broker_filter.types import Message, Photometry, StarId
 from tests.bench.__main__ import machine, now
 from tests.bench.bench_packets import DATA, packets
 from tests.bench.bench_window import CADENCE, START, exposure, names
+from tests.bench.figures import Figure
 from tests.integration.harness import Archive, Filter, Trial, settings_of, trial, version
 from tests.kafka_broker import KafkaCluster
 
@@ -59,18 +60,19 @@ LONG_S = 900.0
 STEP_S = 0.05
 
 LIMITS = {
-    "exactly once: share of the throughput lost": 0.15,
-    "restart: SIGTERM to exit (s)": 25.0,
-    "restart: snapshot to live (s)": 20.0,
-    "rebalance: longest time without progress (s)": 15.0,
-    "burst: all scored and committed by one instance (s)": 39.0,
-    "burst: all scored and committed by two instances (s)": 39.0,
-    "soak: growth of memory after warm-up": 0.02,
+    "exactly_once_loss": 0.15,
+    "restart_stop": 25.0,
+    "restart_live": 20.0,
+    "rebalance_pause": 15.0,
+    "burst_one": 39.0,
+    "burst_two": 39.0,
+    "soak_growth": 0.02,
 }
+"""What a figure may be at most, by its name."""
 NO_LOOKS = {"every_days": 20, "min_points": 1000}
 """Only windows and snapshots count: no star is looked at."""
 
-Figures = dict[str, float]
+Figures = list[Figure]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +184,13 @@ def throughput(servers: str, folder: Path, size: Size) -> Figures:
             feed.flush()
             rates[kind].append(size.messages / seconds_to_take(run, feed))
     once, exactly = (statistics.mean(rates[kind]) for kind in kinds)
-    return {
-        "at least once (messages/s)": once,
-        "exactly once (messages/s)": exactly,
-        "exactly once: share of the throughput lost": 1 - exactly / once,
-        "  spread of two equal runs": max(abs(a - b) / max(a, b) for a, b in rates.values()),
-    }
+    spread = max(abs(a - b) / max(a, b) for a, b in rates.values())
+    return [
+        Figure("at_least_once", "Messages per second, at least once", once, "messages/s"),
+        Figure("exactly_once", "Messages per second, exactly once", exactly, "messages/s"),
+        Figure("exactly_once_loss", "Throughput lost by exactly once", 1 - exactly / once, "share"),
+        Figure("throughput_spread", "Difference between two equal runs", spread, "share"),
+    ]
 
 
 def restart(servers: str, folder: Path, size: Size) -> Figures:
@@ -208,11 +211,21 @@ def restart(servers: str, folder: Path, size: Size) -> Figures:
         restored = [line for line in filter_.lines() if line.get("event") == "restored"]
         assert {line["outcome"] for line in restored} == {"snapshot"}, run.logs()
         assigned = stamp(filter_.logged("partitions_assigned"))
-    return {
-        "restart: SIGTERM to exit (s)": stopped,
-        "restart: start of the process to its partitions (s)": assigned - began,
-        "restart: snapshot to live (s)": live - assigned,
-    }
+    return [
+        Figure("restart_stop", "Restart: from SIGTERM to the exit", stopped, "s"),
+        Figure(
+            "restart_assigned",
+            "Restart: from the start of the process to its partitions",
+            assigned - began,
+            "s",
+        ),
+        Figure(
+            "restart_live",
+            "Restart: from its partitions to new commits on all of them",
+            live - assigned,
+            "s",
+        ),
+    ]
 
 
 def rebalance(servers: str, folder: Path, size: Size) -> Figures:
@@ -231,10 +244,10 @@ def rebalance(servers: str, folder: Path, size: Size) -> Figures:
         assert outcomes == {"snapshot"}, f"{outcomes}: {run.logs()}"
         for filter_ in filters:
             assert filter_.stop() == 0, run.logs()
-    return {
-        "rebalance: longest time without progress (s)": longest,
-        "  the same without a rebalance": usual,
-    }
+    return [
+        Figure("rebalance_pause", "Rebalance: longest time without a commit", longest, "s"),
+        Figure("usual_pause", "The same without a rebalance", usual, "s"),
+    ]
 
 
 def burst(servers: str, folder: Path, size: Size) -> Figures:
@@ -249,15 +262,21 @@ def burst(servers: str, folder: Path, size: Size) -> Figures:
     shared, _, _ = take_packets(servers, folder, size.packets, instances=2, log10_k=1000)
     assert not none
     alerted, _, alerts = take_packets(servers, folder, few)
-    return {
-        "burst: packets": size.packets,
-        "burst: megabytes": sent / 1e6,
-        "burst: all scored and committed by one instance (s)": scored,
-        "burst: packets/s": size.packets / scored,
-        "burst: all scored and committed by two instances (s)": shared,
-        "burst: alerts of a further part": alerts,
-        "burst: alerts/s": alerts / (alerted - few * scored / size.packets),
-    }
+    rate = alerts / (alerted - few * scored / size.packets)
+    return [
+        Figure("burst_packets", "Burst: packets", size.packets, ""),
+        Figure("burst_size", "Burst: size", sent / 1e6, "MB"),
+        Figure("burst_one", "Burst: scored and committed by one instance", scored, "s"),
+        Figure(
+            "burst_rate",
+            "Burst: packets per second, one instance",
+            size.packets / scored,
+            "packets/s",
+        ),
+        Figure("burst_two", "Burst: scored and committed by two instances", shared, "s"),
+        Figure("burst_alerts", "Burst: alerts of a second, smaller burst", alerts, ""),
+        Figure("burst_alert_rate", "Burst: alerts per second in it", rate, "alerts/s"),
+    ]
 
 
 def take_packets(
@@ -321,16 +340,16 @@ def soak(servers: str, folder: Path, size: Size) -> Figures:
     warm = memory[len(memory) // 6 :]
     tenth = max(1, len(warm) // 10)
     first, last = statistics.median(warm[:tenth]), statistics.median(warm[-tenth:])
-    return {
-        "soak: minutes": size.minutes,
-        "soak: load (messages/s)": load,
-        "soak: memory after warm-up (MB)": first,
-        "soak: memory at the end (MB)": last,
-        "soak: growth of memory after warm-up": last / first - 1,
-        "soak: most of it (MB)": max(warm),
-        "soak: messages behind at the end": behind,
-        "soak: alerts": len(run.read()),
-    }
+    return [
+        Figure("soak_minutes", "Soak: duration", size.minutes, "min"),
+        Figure("soak_load", "Soak: load, half of what one instance takes", load, "messages/s"),
+        Figure("soak_first", "Soak: memory after warm-up", first, "MB"),
+        Figure("soak_last", "Soak: memory at the end", last, "MB"),
+        Figure("soak_growth", "Soak: growth of memory after warm-up", last / first - 1, "share"),
+        Figure("soak_peak", "Soak: largest memory after warm-up", max(warm), "MB"),
+        Figure("soak_behind", "Soak: messages not yet committed at the end", behind, ""),
+        Figure("soak_alerts", "Soak: alerts", len(run.read()), ""),
+    ]
 
 
 def store(folder: Path) -> dict[str, Any]:
@@ -456,11 +475,11 @@ def main() -> int:
     for name in args.names:
         with KafkaCluster() as cluster, tempfile.TemporaryDirectory() as folder:
             figures = PARTS[name](cluster.bootstrap_servers, Path(folder), size)
-        for case, figure in figures.items():
-            missed = figure > LIMITS.get(case, float("inf"))
+        for figure in figures:
+            missed = figure.value > LIMITS.get(figure.name, float("inf"))
             good = good and not missed
-            limit = f"  (limit {LIMITS[case]:g})" if case in LIMITS else ""
-            print(f"{case:<55} {figure:>12,.3f}{limit}{'  MISSED' if missed else ''}", flush=True)
+            limit = f"  (limit {LIMITS[figure.name]:g})" if figure.name in LIMITS else ""
+            print(f"{figure}{limit}{'  MISSED' if missed else ''}", flush=True)
         add(args.out, name, figures, quick=args.quick)
     return 0 if good or args.quick else 1
 
@@ -469,7 +488,7 @@ def add(file: Path, name: str, figures: Figures, *, quick: bool) -> None:
     """Put the figures of a part in the place of its earlier ones."""
     parts = json.loads(file.read_text()) if file.exists() else {}
     where = {"machine": machine(), "date": now(), "code": version(), "quick": quick}
-    parts[name] = {**where, "figures": {case.strip(): value for case, value in figures.items()}}
+    parts[name] = {**where, "figures": [figure.row() for figure in figures]}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(parts, indent=1) + "\n")
 

@@ -8,7 +8,6 @@ partition that takes messages again.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 
@@ -25,6 +24,7 @@ from broker_filter.types import Message
 from broker_filter.windows.schedule import Schedule
 from broker_filter.windows.store import WindowStore
 from tests.bench.bench_window import CADENCE, START, exposure, names
+from tests.bench.figures import Figure, show
 
 TOPIC = "photometry"
 
@@ -64,7 +64,7 @@ def seconds_to_take(intake: Intake, message: Message) -> float:
     return time.perf_counter() - began
 
 
-def measure(*, quick: bool) -> dict[str, float]:
+def measure(*, quick: bool) -> list[Figure]:
     """Seconds and bytes of one snapshot of one partition in a local folder."""
     stars, epochs = (2_000, 50) if quick else (100_000, 500)
     intake, more = filled(stars, epochs), [block(stars, epochs + i) for i in range(2)]
@@ -86,25 +86,22 @@ def measure(*, quick: bool) -> dict[str, float]:
     intake = make_intake()
     intake.restore((TOPIC, 0), state, live_from=epochs + 1)
     restored = time.perf_counter() - began
-    case = f"snapshot, {stars:,} stars x {epochs} points"
-    return {
-        f"{case}: main loop blocked (s)": copied,
-        f"{case}: more time of the first block (s)": first,
-        f"{case}: written (s)": written,
-        f"{case}: read (s)": loaded,
-        f"{case}: read and restored (s)": restored,
-        f"{case}: size (MB)": manifest.bytes / 1e6,
-    }
+    case = f"Snapshot of {stars:,} stars with {epochs} points each"
+    return [
+        Figure("snapshot_blocked", f"{case}: main loop waits", copied, "s"),
+        Figure("snapshot_first", f"{case}: first block after it takes longer by", first, "s"),
+        Figure("snapshot_written", f"{case}: written", written, "s"),
+        Figure("snapshot_read", f"{case}: read", loaded, "s"),
+        Figure("snapshot_restored", f"{case}: read and restored", restored, "s"),
+        Figure("snapshot_size", f"{case}: size", manifest.bytes / 1e6, "MB"),
+    ]
 
 
 def main() -> None:
-    """Print the table, then the same as JSON."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small size, a second")
-    figures = measure(quick=parser.parse_args().quick)
-    for case, figure in figures.items():
-        print(f"{case:<65} {figure:>10.3g}")
-    print(json.dumps(figures))
+    show(measure(quick=parser.parse_args().quick))
 
 
 if __name__ == "__main__":

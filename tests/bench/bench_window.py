@@ -1,11 +1,10 @@
-"""How fast photometry fills windows and windows are read: ``python tests/bench/bench_window.py``.
+"""How fast photometry fills windows and windows are read: ``python -m tests.bench.bench_window``.
 
 Prints one row a case; ``measure`` returns the same figures for the table of ``make bench``.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 
@@ -14,6 +13,7 @@ import numpy as np
 from broker_filter.types import Photometry
 from broker_filter.windows.schedule import Schedule, concatenate, waves
 from broker_filter.windows.store import WindowStore
+from tests.bench.figures import Figure, show
 
 STARS = 50_000
 START = 60_000.0
@@ -125,33 +125,69 @@ def read_mature(n_windows: int) -> float:
     return n_windows / (time.perf_counter() - began)
 
 
-def measure() -> dict[str, float]:
-    """Points, messages or windows a second, by case; one figure in seconds says so."""
+def measure(*, quick: bool = False) -> list[Figure]:
+    """Points, messages or windows a second, and one time."""
+    stars = 2_000 if quick else STARS
+    label = f"Points inserted per second, blocks of {stars:,} stars"
+    rate = insert_blocks(stars, 5 if quick else 10)
+    figures = [Figure("insert_blocks", label, rate, "points/s")]
+    if not quick:
+        figures += _insertions()
+    return [*figures, *_readings(50 if quick else 1_000)]
+
+
+def _insertions() -> list[Figure]:
     steady, longest = insert_days(2_000, 26)
-    return {
-        "insert, blocks of 50,000 stars (points/s)": insert_blocks(STARS, 10),
-        "insert, 26 days of 2,000 stars (points/s)": steady,
-        "  longest block of it (s)": longest,
-        "insert, one-epoch messages in turn (msg/s)": insert_messages(
-            20_000, 40_000, 10_000, shuffled=False
+    in_turn = insert_messages(20_000, 40_000, 10_000, shuffled=False)
+    at_random = insert_messages(20_000, 40_000, 10_000, shuffled=True)
+    return [
+        Figure(
+            "insert_days", "Points inserted per second, 2,000 stars for 26 days", steady, "points/s"
         ),
-        "insert, one-epoch messages at random (msg/s)": insert_messages(
-            20_000, 40_000, 10_000, shuffled=True
+        Figure("insert_longest", "Longest insertion of one block among them", longest, "s"),
+        Figure(
+            "insert_in_turn",
+            "Messages of one epoch inserted per second, star after star",
+            in_turn,
+            "messages/s",
         ),
-        "redelivery, windows of 835 (points/s)": redeliver(1_000, 835),
-        "read, 835 points, catalogue (windows/s)": read_windows(1_000, 835, catalogue=True),
-        "read, 835 points, nothing known (windows/s)": read_windows(1_000, 835, catalogue=False),
-        "read, 1,500 points, history (windows/s)": read_mature(500),
-    }
+        Figure(
+            "insert_at_random",
+            "Messages of one epoch inserted per second, stars at random",
+            at_random,
+            "messages/s",
+        ),
+        Figure(
+            "redelivery",
+            "Epochs per second recognised as delivered before, windows of 835 points",
+            redeliver(1_000, 835),
+            "points/s",
+        ),
+    ]
 
 
-def main() -> None:
-    """Print the table, then the same as JSON."""
-    figures = measure()
-    for case, figure in figures.items():
-        print(f"{case:<50} {figure:>14,.3g}")
-    print(json.dumps(figures))
+def _readings(n: int) -> list[Figure]:
+    return [
+        Figure(
+            "read_catalogue",
+            "Windows read per second, 835 points, baseline from the catalogue",
+            read_windows(n, 835, catalogue=True),
+            "windows/s",
+        ),
+        Figure(
+            "read_unknown",
+            "Windows read per second, 835 points, neither catalogue nor history",
+            read_windows(n, 835, catalogue=False),
+            "windows/s",
+        ),
+        Figure(
+            "read_history",
+            "Windows read per second, 1,500 points, baseline from the star's history",
+            read_mature(n // 2),
+            "windows/s",
+        ),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    show(measure())
