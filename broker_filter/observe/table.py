@@ -1,6 +1,6 @@
 """The one table of all metrics: name, type, labels, meaning, and what to do about it.
 
-The Prometheus objects (`observe`) and the table in the README come from it; the dashboard and the
+The Prometheus objects (`observe`) and the table in deploy/README.md come from it; the dashboard and the
 alert rules are tested against it. Labels are bounded: never a star or an alert.
 """
 
@@ -321,7 +321,7 @@ PROCESS_METRICS: tuple[Metric, ...] = (
 
 
 def markdown_table() -> str:
-    """Return the table of all metrics, in Markdown, for the README."""
+    """Return the table of all metrics, in Markdown, for deploy/README.md."""
     named = [(PREFIX + metric.name, metric) for metric in METRICS]
     named += [(metric.name, metric) for metric in PROCESS_METRICS]
     rows = [

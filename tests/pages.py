@@ -1,0 +1,494 @@
+"""The pages, and what their marked blocks hold: tables and figures, made from code and JSON.
+
+``python -m tests.pages`` makes the blocks anew. ``python -m tests.pages --picture FILE`` takes a
+light curve of ``broker-filter demo`` as the README's picture, in few colours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from broker_filter.config import Model
+from broker_filter.observe.table import METRICS, markdown_table
+from broker_filter.schemas import current_version, schema_folder
+from tests.bench.figures import shown
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "broker_filter"
+README = ROOT / "README.md"
+DEPLOY = ROOT / "deploy" / "README.md"
+SCHEMAS = ROOT / "schemas" / "README.md"
+ZOO = ROOT / "model_zoo" / "README.md"
+CODE = PACKAGE / "README.md"
+REPLAY = PACKAGE / "replay" / "README.md"
+BENCH = ROOT / "tests" / "bench" / "README.md"
+PICTURE = ROOT / "deploy" / "alert.png"
+
+WEIGHTS = ROOT / "model_zoo" / "weights"
+REPORTS = ROOT / "model_zoo" / "reports"
+SPEEDS = ROOT / "tests" / "bench" / "results.json"
+SERVICE = ROOT / "tests" / "bench" / "service.json"
+RECOVERY = ROOT / "tests" / "bench" / "recovery.json"
+DEMO = ROOT / "tests" / "demo_summary.json"
+CHAOS = ROOT / "tests" / "chaos" / "results.json"
+
+ROOMS = (
+    *("kafka", "decode", "photometry", "windows", "pipeline", "inference", "alerts"),
+    *("state", "observe", "service", "replay", "recovery", "client", "commands"),
+)
+"""In the order in which a message, and then a reader, meets them."""
+
+
+# The code
+
+
+def rooms() -> str:
+    """Each room of the package, in one line."""
+    rows = ((f"[`{name}/`](broker_filter/{name})", _about(PACKAGE / name)) for name in ROOMS)
+    return _table(("room", "what is in it"), rows)
+
+
+def modules() -> str:
+    """Each room with its modules, folders in it as rows of their own."""
+    folders = [PACKAGE]
+    for name in ROOMS:
+        inner = sorted(path.parent for path in (PACKAGE / name).glob("*/__init__.py"))
+        folders += [PACKAGE / name, *inner]
+    return _table(("room", "what is in it", "modules"), map(_room, folders))
+
+
+def _room(folder: Path) -> tuple[str, str, str]:
+    name = folder.relative_to(PACKAGE).as_posix()
+    paths = sorted(path for path in folder.glob("*.py") if path.name != "__init__.py")
+    links = [f"[{path.stem}]({path.relative_to(PACKAGE).as_posix()})" for path in paths]
+    where = "here" if folder == PACKAGE else f"`{name}/`"
+    return where, _about(folder), ", ".join(links)
+
+
+def _about(folder: Path) -> str:
+    """The first sentence of a package's docstring."""
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    return text.split("\n\n")[0].replace("``", "`").replace("\n", " ").rstrip(".")
+
+
+def floors() -> str:
+    """The order of imports, as import-linter checks it."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (layers,) = (part["layers"] for part in settings["contracts"] if part["type"] == "layers")
+    return "```text\n" + "\n".join(layers) + "\n```"
+
+
+# Formats and metrics
+
+
+def fields_table(schema: str) -> str:
+    """One row a field of a schema, nested ones with dots."""
+    path = schema_folder() / schema / current_version(schema) / f"{schema}.avsc"
+    return _table(("field", "type", "meaning"), _fields(json.loads(path.read_text())["fields"]))
+
+
+def _fields(fields: list[dict[str, Any]], prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    for field in fields:
+        doc = field["doc"].replace("|", "\\|").replace("<", "&lt;")
+        yield f"`{prefix}{field['name']}`", _kind(field["type"]), doc
+        kinds = field["type"] if isinstance(field["type"], list) else [field["type"]]
+        for kind in kinds:
+            inner = kind.get("items", kind) if isinstance(kind, dict) else {}
+            if isinstance(inner, dict) and inner.get("type") == "record":
+                yield from _fields(inner["fields"], f"{prefix}{field['name']}.")
+
+
+def _kind(kind: Any) -> str:
+    if isinstance(kind, list):
+        return " or ".join(map(_kind, kind))
+    if isinstance(kind, str):
+        return kind
+    if kind["type"] == "array":
+        return f"list of {_kind(kind['items'])}"
+    return " \\| ".join(kind["symbols"]) if kind["type"] == "enum" else str(kind["name"])
+
+
+def unfed() -> str:
+    """Metrics that nothing in the package sets yet."""
+    modules = PACKAGE.glob("*/*.py")
+    sources = "".join(path.read_text() for path in modules if path.name != "table.py")
+    names = [f"`{metric.name}`" for metric in METRICS if f'"{metric.name}"' not in sources]
+    return f"Not measured yet, so without a value or at zero: {', '.join(names) or 'none'}."
+
+
+# The models
+
+RULES = {
+    "network_zero_fp": "network, log10 K >= {threshold:.2f}, reached by none of {n_validation:,}"
+    " other noise curves",
+    "network_0.8": "network, log10 K >= 0.8, the paper's threshold",
+    "johnson_2020": "delta chi2 >= 300, 6 epochs above 3 sigma (Johnson et al. 2020)",
+    "johnson_2020_tuned": "the same statistic, thresholds chosen on those other noise curves",
+    "snr2_ge_25": "matched filter with the true curve, signal-to-noise >= 5",
+    "known_template": "best possible, the true curve of each event known",
+}
+"""Rows of the table of detection, with numbers from the evaluation."""
+
+
+def models() -> str:
+    """One row a model."""
+    cards = [json.loads(path.read_text()) for path in sorted(WEIGHTS.glob("*/card.json"))]
+    rows = (
+        (
+            f"`{card['model_id']}`",
+            card["summary"],
+            card["evaluation"]["test_set"].removesuffix("; frozen seeds"),
+            f"{card['gate']['log10_k']:g}, {card['gate']['from']}",
+        )
+        for card in cards
+    )
+    return _table(("model", "for what", "simulated with", "alert threshold in log10 K"), rows)
+
+
+def figures() -> str:
+    """The evaluated models, the default one first and open."""
+    default = Model().id
+    evaluated = sorted(path.parent.name for path in REPORTS.glob("*/results.json"))
+    others = [name for name in evaluated if name != default]
+    parts = [f"### {default}, the default\n\n{_model(default)}"]
+    for name in others:
+        head = f"<details><summary><b>{name}</b></summary>"
+        parts.append(f"{head}\n\n{_model(name)}\n\n</details>")
+    return "\n\n".join(parts)
+
+
+def _model(name: str) -> str:
+    card = json.loads((WEIGHTS / name / "card.json").read_text())
+    results = json.loads((REPORTS / name / "results.json").read_text())
+    training, measured = card["training"], card["evaluation"]
+    head = (
+        f"Trained on {training['curves']:,} simulated curves in {training['minutes']:g} minutes"
+        f" ({training['machine']}). Test set: {measured['test_set']}."
+        f" Report: [reports/{name}](reports/{name}/report.md)."
+    )
+    limits = "\n".join(f"- {limit}" for limit in card["limits"])
+    return "\n\n".join(
+        [
+            head,
+            _detection(results["detection"]),
+            _noise(results["calibration"], results["streams"]),
+            _exact(results["exact"]),
+            _certified(results["certified"]),
+            _posteriors(results["posteriors"]),
+            f"Limits, from the card:\n\n{limits}",
+        ]
+    )
+
+
+def _detection(found: Mapping[str, Any]) -> str:
+    own, alarms = found["sets"]["own"], found["false_alarms"]
+    n_noise, network = found["n_noise"], found["rules"]["network_zero_fp"]
+    head = (
+        "rule",
+        f"events found, of {own['n']:,}",
+        f"with rho >= 5, of {own['n_rho_ge_5']:,}",
+        f"alarms in {n_noise:,} noise curves",
+    )
+    rows = []
+    for name, words in RULES.items():
+        detector = own["detectors"][name]
+        label = words.format(threshold=network["threshold"], n_validation=found["n_validation"])
+        shares = (_percent(detector[part]["share"]) for part in ("all", "rho_ge_5"))
+        rows.append((label, *shares, str(alarms.get(name, {}).get("false_alarms", "-"))))
+    return _table(head, rows)
+
+
+def _noise(single: Mapping[str, Any], streams: Mapping[str, Any]) -> str:
+    """How often noise reaches k, at one look and at any look while a window fills."""
+    lives = {f"{row['k']:.4g}": row for row in streams["sup_tail"]}
+    head = (
+        "k",
+        f"one look, {single['n_tail']:,} windows",
+        f"any look while a window fills, {streams['n_streams']:,} windows",
+        "bound 1/k",
+    )
+    rows = []
+    for row in single["k_tail"]:
+        life = lives.get(f"{row['k']:.4g}")
+        rows.append(
+            (
+                f"{row['k']:,.4g}",
+                _rate(row, single["n_tail"]),
+                "not measured" if life is None else _rate(life, streams["n_streams"]),
+                f"{row['bound']:.2g}",
+            )
+        )
+    days = streams["star_days"] / streams["n_streams"]
+    return (
+        f"{_table(head, rows)}\n\nA star begins a new window every {days:g} days. Mean K of the"
+        f" noise curves (at most 1 for an exact K): {single['mean_k_noise']:.2g}."
+    )
+
+
+def _rate(row: Mapping[str, Any], n: int) -> str:
+    if not row["count"]:
+        return f"0 (below {3 / n:.2g} at 95 %)"
+    return f"{row['observed']:.2g} ({row['low']:.2g} to {row['high']:.2g})"
+
+
+def _exact(exact: Mapping[str, Any]) -> str:
+    names = {
+        "small_k": "exact log10 K between -3 and 3",
+        "large_k": "exact log10 K of 3 and more",
+        "negative_k": "exact log10 K of -3 and less",
+        "noise": "all noise curves",
+    }
+    rows = [
+        (words, f"{part['n']}", f"{part['bias']:+.2f}", f"{part['scatter']:.2f}")
+        for name, words in names.items()
+        if (part := exact[name])["n"]
+    ]
+    table = _table(("network's log10 K minus exact", "curves", "bias (dex)", "scatter (dex)"), rows)
+    left_out = exact["not_converged"]
+    note = f"\n\nLeft out: {left_out} curves whose integral did not converge." if left_out else ""
+    return table + note
+
+
+def _certified(certified: Mapping[str, Any]) -> str:
+    head = (
+        "stars",
+        "false alarms a night",
+        "log10 K needed",
+        "found by the network's K",
+        "found by certified K, first charge included",
+    )
+    rows = (
+        (
+            f"{row['stars']:,.0f}",
+            f"{row['false_alarms_per_night']:g}",
+            f"{row['threshold']:.2f}",
+            _percent(row["efficiency_network"]),
+            _percent(row["efficiency_certified"]),
+        )
+        for row in certified["budgets"]
+    )
+    plain = certified["tpr_certified_6_6"]
+    return (
+        f"{_table(head, rows)}\n\nOf {certified['n_events']:,} events. {_percent(plain)} have a"
+        " certified log10 K >= 6.6 before the charge; the filter decides after it."
+    )
+
+
+def _posteriors(measured: Mapping[str, Any]) -> str:
+    columns = {
+        "bias": "bias",
+        "RMSE": "rmse",
+        "median error": "median_abs_error",
+        "r": "r",
+        "in 68 %": "coverage68",
+        "in 95 %": "coverage95",
+    }
+    rows = (
+        (name, *(f"{measured[key][name]:.3f}" for key in columns.values()))
+        for name in measured["rmse"]
+    )
+    title = f"posterior medians of {measured['n_posterior']:,} events"
+    return _table((title, *columns), rows)
+
+
+def recovery() -> str:
+    """What was found of events injected into real light curves, and what else alerted."""
+    run = json.loads(RECOVERY.read_text())
+    report = run["report"]
+    events, alarms = report["events"], report["false_alarms"]
+    found = {name: events[name] for name in ("detectable", "injected")}
+    of = " and ".join(
+        f"{part['found']} of {part['n']} {name} ({_percent(part['share'], 0)})"
+        for name, part in found.items()
+    )
+    strangers = run["new alerts of untouched stars"]
+    names = {
+        "ogle2_events_shared": "known events",
+        "ogle2_variables_shared": "known variables",
+        "other": "other stars",
+    }
+    whose = ", ".join(f"{n} of {names[name]}" for name, n in strangers.items())
+    return (
+        f"Injected events found: {of}; detectable means a signal-to-noise of"
+        f" {events['detectable_snr']:g} or more.\n\n"
+        f"New alerts of untouched stars at log10 K >= {alarms['log10_k']:g}: {alarms['alerts']} in"
+        f" {alarms['star_days']:,.0f} star-days ({whose}); the bound for constant stars is"
+        f" {alarms['bound_alerts']:.1f}.\n\n"
+        f"`python -m tests.bench.bench_recovery`, {run['date'][:10]}, {run['machine']}."
+    )
+
+
+# Speeds
+
+
+def bench() -> str:
+    """Every figure of the benchmark."""
+    result = json.loads(SPEEDS.read_text())
+    machine = ", ".join(result["machine"].values())
+    return f"{_figures(result['figures'])}\n\n`make bench`, {result['date'][:10]}, {machine}."
+
+
+def _figures(rows: Iterable[Mapping[str, Any]]) -> str:
+    return _table(
+        ("what", "figure", "compared with", "ratio, above 1 is better"),
+        (
+            (
+                row["label"],
+                f"{shown(row['value'])} {row['unit']}".strip(),
+                _rival(row),
+                "" if row["ratio"] is None else shown(row["ratio"]),
+            )
+            for row in rows
+        ),
+    )
+
+
+def _rival(row: Mapping[str, Any]) -> str:
+    if row["rival_value"] is None:
+        return ""
+    return f"{row['rival']}: {shown(row['rival_value'])} {row['unit']}"
+
+
+def demo() -> str:
+    """The demo's summary."""
+    run = json.loads(DEMO.read_text())
+    return (
+        f"{run['stars']:,} stars with {run['epochs']:,} epochs, {run['injected']} stars lensed:"
+        f" {run['detectable_alerted']} of {run['detectable']} detectable events alerted, and"
+        f" {run['false_alert_stars']} of {run['stars'] - run['injected']:,} constant stars."
+        f" {run['windows_evaluated']:,} windows were evaluated and {run['alerts']} alerts published"
+        f" in {run['seconds']:.0f} s, with at most {run['peak_rss_mb']:,} MB of memory.\n\n"
+        f"`make demo`, {run['model_id']}, {run['date']}, {run['machine']}."
+    )
+
+
+def service() -> str:
+    """Figures of the whole service on a real Kafka."""
+    parts = json.loads(SERVICE.read_text()).values()
+    rows = [
+        (row["label"], f"{shown(row['value'])} {row['unit']}".strip())
+        for part in parts
+        for row in part["figures"]
+    ]
+    dates = ", ".join(sorted({part["date"][:10] for part in parts}))
+    machines = ", ".join(sorted({part["machine"]["processor"] for part in parts}))
+    return (
+        f"{_table(('what', 'figure'), rows)}\n\n"
+        f"`python -m tests.bench.bench_service`, {dates}, {machines}, 2 cores."
+    )
+
+
+def sizing() -> str:
+    """What one machine takes, from the benchmark."""
+    result = json.loads(SPEEDS.read_text())
+    value = {row["name"]: row["value"] for row in result["figures"]}
+    snapshot = 1e6 * value["snapshot_size"] / (100_000 * 500)
+    rows = [
+        ("one core, intake of one-star messages", f"{shown(value['star_ingest'])} messages/s"),
+        ("one core, intake of block messages", f"{shown(value['block_ingest'])} epochs/s"),
+        (
+            "two cores, network, windows of 835 epochs",
+            f"{shown(value['score_compact_835'])} windows/s",
+        ),
+        ("snapshot", f"{snapshot:.0f} bytes an epoch"),
+        (
+            "snapshot of 50 million epochs, read and restored",
+            f"{shown(value['snapshot_restored'])} s",
+        ),
+    ]
+    machine = ", ".join(result["machine"].values())
+    return f"{_table(('what', 'figure'), rows)}\n\n`make bench`, {machine}."
+
+
+def faults() -> str:
+    """What was lost or doubled under each fault; runs of one fault added up."""
+    runs = json.loads(CHAOS.read_text())
+    by_fault: dict[str, list[Mapping[str, Any]]] = {}
+    for row in runs["rows"]:
+        by_fault.setdefault(row["fault"], []).append(row)
+    rows = (
+        (fault, *(f"{sum(row[key] for row in group)}" for key in _COUNTS), group[0]["note"])
+        for fault, group in by_fault.items()
+    )
+    table = _table(("fault", *_COUNTS, "what happened"), rows)
+    codes = ", ".join(sorted({row["code"] for row in runs["rows"]}))
+    return f"{table}\n\n`make chaos` at {codes}, {runs['date'][:10]}, {runs['machine']}."
+
+
+_COUNTS = ("runs", "lost", "doubled")
+
+
+def _percent(share: float, digits: int = 2) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+# Writing
+
+BLOCKS: Mapping[Path, Mapping[str, Callable[[], str]]] = {
+    README: {"rooms": rooms},
+    CODE: {"modules": modules, "floors": floors},
+    SCHEMAS: {
+        name: lambda name=name: fields_table(name)
+        for name in ("photometry", "photometry_block", "alert", "dead_letter")
+    },
+    ZOO: {"models": models, "figures": figures, "recovery": recovery},
+    DEPLOY: {
+        "sizing": sizing,
+        "faults": faults,
+        "service": service,
+        "metrics": markdown_table,
+        "unfed": unfed,
+    },
+    BENCH: {"bench": bench, "demo": demo},
+    REPLAY: {},
+}
+PAGES = tuple(BLOCKS)
+
+
+def rendered(page: Path, text: str) -> str:
+    """The page with every marked block made anew."""
+    for name, render in BLOCKS[page].items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        before, _, rest = text.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            raise ValueError(f"{page} lacks the lines {begin.strip()} and {end}")
+        text = f"{before}{begin}{render()}\n{end}{after}"
+    return text
+
+
+def shrink(picture: Path) -> None:
+    """Store a picture as the README's, in 48 colours."""
+    from PIL import Image
+
+    with Image.open(picture) as image:
+        image.convert("RGB").quantize(48, dither=Image.Dither.NONE).save(PICTURE, optimize=True)
+
+
+def main() -> None:
+    """Write the pages, or the picture."""
+    parser = argparse.ArgumentParser(prog="python -m tests.pages", description=__doc__)
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="a light curve of the demo")
+    picture = parser.parse_args().picture
+    if picture is not None:
+        shrink(picture)
+        print(f"{PICTURE} has {PICTURE.stat().st_size:,} bytes")
+        return
+    for page in PAGES:
+        page.write_text(rendered(page, page.read_text()))
+        print(f"{page} is fresh")
+
+
+if __name__ == "__main__":
+    main()
