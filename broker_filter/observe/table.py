@@ -1,7 +1,7 @@
 """The one table of all metrics: name, type, labels, meaning, and what to do about it.
 
-The Prometheus objects (`observe`) and the table in deploy/README.md come from it; the dashboard and the
-alert rules are tested against it. Labels are bounded: never a star or an alert.
+The Prometheus objects (`observe`) and the table in deploy/README.md come from it; the dashboard and
+the alert rules are tested against it. Labels are bounded: never a star or an alert.
 """
 
 from __future__ import annotations
