@@ -1,6 +1,6 @@
 """Magnification of a finite uniform source by a point lens, from a table.
 
-The table holds ln(A - 1) of a uniform disc for 0.01 <= rho <= 10 and u <= 100 rho. It is made by
+The table holds ln(A - 1) of a uniform disc for 0.001 <= rho <= 10 and u <= 100 rho. It is made by
 ``model_zoo.simulate.lens_table`` from a quadrature that is exact to 1e-8. Its columns are equally
 spaced in sign(z - 1) sqrt|z - 1| with z = u / rho, which resolves the limb z = 1, where the
 magnification bends without limit. Outside the table the source is a point.
@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["RHO_MAX", "RHO_MIN", "excess", "excess_of", "magnification", "point_excess"]
+__all__ = ["RHO_MAX", "RHO_MIN", "excess", "excess_by_curve", "excess_of", "magnification", "point_excess"]
 
-RHO_MIN, RHO_MAX = 0.01, 10.0
+RHO_MIN, RHO_MAX = 0.001, 10.0
 Z_MAX = 100.0
 TABLE_PATH = Path(__file__).with_name("lens_table.npy")
 
@@ -33,8 +33,8 @@ def table_axes(n_rho: int, n_q: int) -> tuple[NDArray[np.float64], NDArray[np.fl
 
 
 @cache
-def _table(device: torch.device) -> Tensor:
-    return torch.from_numpy(np.load(TABLE_PATH, allow_pickle=False)).to(device)
+def _table(device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.from_numpy(np.load(TABLE_PATH, allow_pickle=False)).to(device, dtype)
 
 
 def point_excess(u: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ def excess(u: Tensor, rho: Tensor) -> Tensor:
     u : Tensor, any shape
         Separation in Einstein radii, u >= 0.
     rho : Tensor, broadcast against ``u``
-        Source radius in Einstein radii, at most 10. Below 0.01 the source is a point.
+        Source radius in Einstein radii, at most 10. Below 0.001 the source is a point.
 
     Returns
     -------
@@ -84,6 +84,38 @@ def excess(u: Tensor, rho: Tensor) -> Tensor:
 def excess_of(u: NDArray[np.float64], rho: float) -> NDArray[np.float64]:
     """`excess` for a numpy array ``u`` of any shape and one source radius."""
     return excess(torch.from_numpy(u), torch.tensor(rho)).double().numpy()
+
+
+def excess_by_curve(u: Tensor, rho: Tensor) -> Tensor:
+    """A(u, rho) - 1 as `excess`, for many epochs of each rho, in float64, on the CPU.
+
+    Two rows of the table are merged once a curve, which halves the time of `excess`.
+
+    Parameters
+    ----------
+    u : Tensor, shape (n, m), float64
+        Separation in Einstein radii, u >= 0.
+    rho : Tensor, shape (n,), float64
+        Source radius in Einstein radii, at most 10. Below 0.001 the source is a point.
+    """
+    table = _table(u.device, torch.float64)
+    n_rho, n_q = table.shape
+    row = torch.log(rho / RHO_MIN) * ((n_rho - 1) / math.log(RHO_MAX / RHO_MIN))
+    i = row.long().clamp(0, n_rho - 2)
+    rows = torch.lerp(table[i], table[i + 1], (row - i)[:, None]).view(-1)
+    offset = (u / rho[:, None]).sub_(1)
+    outside = (offset >= Z_MAX - 1) | (rho < RHO_MIN)[:, None]
+    q = offset.abs().sqrt_().copysign_(offset)
+    column = q.add_(1).mul_((n_q - 1) / (1 + math.sqrt(Z_MAX - 1))).clamp_(max=n_q - 1.001)
+    j = column.int()
+    y = column.sub_(j)
+    corner = j.add_((n_q * torch.arange(len(u), dtype=torch.int32))[:, None]).view(-1)
+    low = rows.index_select(0, corner).view_as(u)
+    high = rows.index_select(0, corner.add_(1)).view_as(u)
+    result = torch.lerp(low, high, y).exp_()
+    points = outside.view(-1).nonzero()[:, 0]
+    result.view(-1)[points] = point_excess(u.reshape(-1)[points])
+    return result
 
 
 def magnification(u: Array, rho: float | Array) -> Array:

@@ -17,13 +17,14 @@ from broker_filter.inference.lens import excess
 __all__ = ["LensScan"]
 
 CELLS, LEVELS, TAPS = 1024, 8, 16
+POINT = 1e-4  # a source so small that the table has it as a point
 # Shapes (tE in cells, u0, rho): points seen sharp and blunt, discs that the lens crosses.
 SHAPES = (
-    (2.0, 0.05, 1e-3),
-    (2.0, 0.5, 1e-3),
-    (2.8, 0.5, 1e-3),
-    (2.0, 1.2, 1e-3),
-    (2.8, 1.2, 1e-3),
+    (2.0, 0.05, POINT),
+    (2.0, 0.5, POINT),
+    (2.8, 0.5, POINT),
+    (2.0, 1.2, POINT),
+    (2.8, 1.2, POINT),
     (1.0, 0.1, 3.0),
     (1.2, 0.1, 3.0),
     (1.4, 0.1, 3.0),

@@ -16,7 +16,7 @@ from broker_filter.inference.lens import TABLE_PATH, table_axes
 
 __all__ = ["build", "disc_excess"]
 
-N_RHO, N_Q = 401, 2191
+N_RHO, N_Q = 534, 2191
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(160)
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from VBMicrolensing import VBMicrolensing
 
-from broker_filter.inference.lens import excess, magnification, point_excess
+from broker_filter.inference.lens import excess, excess_by_curve, magnification, point_excess
 from model_zoo.simulate.lens_table import disc_excess
 
-RHOS = [0.01, 0.1, 1.0, 2.0, 5.0, 10.0]
+RHOS = [0.001, 0.01, 0.1, 1.0, 2.0, 5.0, 10.0]
 
 
 def table_excess(u: np.ndarray, rho: float) -> np.ndarray:
@@ -35,7 +35,7 @@ def test_quadrature_is_the_mean_of_the_point_source_over_the_disc(rho: float) ->
     assert disc_excess(np.array([1.7]), rho)[0] == pytest.approx(mean, rel=5e-3)
 
 
-@pytest.mark.parametrize("rho", [*RHOS, 0.0137, 0.33, 7.7])
+@pytest.mark.parametrize("rho", [*RHOS, 0.00137, 0.0042, 0.0137, 0.33, 7.7])
 def test_table_follows_the_quadrature_everywhere_and_at_the_limb(rho: float) -> None:
     rng = np.random.default_rng(0)
     z = np.abs(
@@ -53,7 +53,18 @@ def test_table_follows_the_quadrature_everywhere_and_at_the_limb(rho: float) -> 
     assert np.median(error) < 1e-4
 
 
-@pytest.mark.parametrize("rho", [0.01, 0.1, 1.0])
+def test_many_epochs_of_a_source_are_as_one_by_one() -> None:
+    rng = np.random.default_rng(1)
+    rho = torch.from_numpy(10 ** rng.uniform(-3.2, 1, 200))
+    z = torch.from_numpy(np.hstack([10 ** rng.uniform(-2, 2.5, (200, 50)), np.zeros((200, 1))]))
+    u = z * rho[:, None]
+    expected = excess(u, rho[:, None]).double()
+    point = (rho < 0.001)[:, None] & (u == 0)
+    found = excess_by_curve(u, rho)
+    torch.testing.assert_close(found[~point], expected[~point], rtol=2e-5, atol=0)
+
+
+@pytest.mark.parametrize("rho", [0.001, 0.003, 0.01, 0.1, 1.0])
 def test_table_agrees_with_vbmicrolensing_away_from_its_own_limb_error(rho: float) -> None:
     vbm = VBMicrolensing()
     vbm.Tol = 1e-4
@@ -74,7 +85,7 @@ def test_table_agrees_with_vbmicrolensing_for_large_sources(rho: float) -> None:
 
 def test_small_sources_are_points() -> None:
     u = torch.tensor([0.001, 0.5, 3.0, 1000.0])
-    assert torch.equal(excess(u, torch.tensor(0.001)), point_excess(u))
+    assert torch.equal(excess(u, torch.tensor(0.0009)), point_excess(u))
 
 
 def test_point_source_keeps_its_precision_far_out() -> None:
