@@ -29,7 +29,7 @@ from pydantic import (
 )
 
 from broker_filter.config_file import (
-    problem_line,
+    problem_lines,
     put,
     read_secrets,
     read_yaml,
@@ -39,16 +39,16 @@ from broker_filter.config_file import (
 from broker_filter.errors import ConfigError
 
 __all__ = [
-    "Alert",
+    "AlertSettings",
     "Batch",
     "DeadLetters",
     "Input",
     "Kafka",
     "Log",
-    "Metrics",
+    "MetricsSettings",
     "Model",
     "Packets",
-    "Schedule",
+    "ScheduleSettings",
     "Security",
     "Settings",
     "Snapshot",
@@ -395,7 +395,7 @@ class Window(BaseModel):
     )
 
 
-class Schedule(BaseModel):
+class ScheduleSettings(BaseModel):
     """When a window is evaluated, by event time."""
 
     model_config = _STRICT
@@ -433,7 +433,7 @@ class Model(BaseModel):
     )
 
 
-class Alert(BaseModel):
+class AlertSettings(BaseModel):
     """When an alert is published and what it carries."""
 
     model_config = _STRICT
@@ -523,7 +523,7 @@ class DeadLetters(BaseModel):
     max_consecutive: int = Field(default=1000, ge=1, description="unusable messages in a row")
 
 
-class Metrics(BaseModel):
+class MetricsSettings(BaseModel):
     """The HTTP server with /metrics, /healthz and /readyz."""
 
     model_config = _STRICT
@@ -556,15 +556,21 @@ class Settings(BaseModel):
     kafka: Kafka = Field(description=str(Kafka.__doc__))
     input: Input = Field(default_factory=Input, description=str(Input.__doc__))
     window: Window = Field(default_factory=Window, description=str(Window.__doc__))
-    schedule: Schedule = Field(default_factory=Schedule, description=str(Schedule.__doc__))
+    schedule: ScheduleSettings = Field(
+        default_factory=ScheduleSettings, description=str(ScheduleSettings.__doc__)
+    )
     model: Model = Field(default_factory=Model, description=str(Model.__doc__))
-    alert: Alert = Field(default_factory=Alert, description=str(Alert.__doc__))
+    alert: AlertSettings = Field(
+        default_factory=AlertSettings, description=str(AlertSettings.__doc__)
+    )
     batch: Batch = Field(default_factory=Batch, description=str(Batch.__doc__))
     snapshot: Snapshot = Field(default_factory=Snapshot, description=str(Snapshot.__doc__))
     dead_letters: DeadLetters = Field(
         default_factory=DeadLetters, description=str(DeadLetters.__doc__)
     )
-    metrics: Metrics = Field(default_factory=Metrics, description=str(Metrics.__doc__))
+    metrics: MetricsSettings = Field(
+        default_factory=MetricsSettings, description=str(MetricsSettings.__doc__)
+    )
     log: Log = Field(default_factory=Log, description=str(Log.__doc__))
 
 
@@ -598,10 +604,7 @@ def load_settings(path: Path | None, environ: Mapping[str, str] | None = None) -
     try:
         settings = Settings.model_validate(tree)
     except ValidationError as error:
-        problems += [
-            problem_line(Settings, dict(item), places, tree)
-            for item in error.errors(include_url=False)
-        ]
+        problems += problem_lines(Settings, error, places, tree)
     if problems:
         # "from None" above all keeps the values that pydantic saw out of tracebacks.
         raise ConfigError("\n".join(dict.fromkeys(problems))) from None

@@ -9,16 +9,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from broker_filter.errors import ConfigError
 
 __all__ = [
     "Keys",
-    "problem_line",
+    "load_file",
+    "problem_lines",
     "put",
     "read_secrets",
     "read_yaml",
@@ -28,10 +29,12 @@ __all__ = [
 
 PREFIX = "BROKER_FILTER_"
 MAX_FILE_BYTES = 1 << 20
+MAX_DEPTH = 32  # levels of a YAML file; settings need four
 # Keys of kafka.security that come from the environment, or from the file that <key>_file names.
 SECRETS = ("password", "client_secret", "key_password")
 
 Keys = tuple[str, ...]
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def read_yaml(path: Path) -> tuple[dict[str, Any], dict[Keys, str]]:
@@ -40,9 +43,10 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[Keys, str]]:
         data = path.read_bytes()
         if len(data) > MAX_FILE_BYTES:
             raise ConfigError(f"{path}: longer than {MAX_FILE_BYTES} bytes; is it a settings file?")
-        text = data.decode()
-        places = dict(_places(yaml.compose(text, yaml.SafeLoader), path))
-        tree = yaml.safe_load(text)
+        loader = _Loader(data.decode())
+        node = loader.get_single_node()
+        places = dict(_places(node, path))
+        tree = None if node is None else loader.construct_document(node)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -52,9 +56,29 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[Keys, str]]:
         raise ConfigError(f"{path}:{line}: not YAML: {error.problem}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML: {error}") from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Raised by PyYAML for a value that is not what its form or tag says, such as 2026-13-01.
+        raise ConfigError(f"{path}: a value cannot be read: {error}") from None
     if not isinstance(tree, dict | None):
         raise ConfigError(f"{path}: needs sections such as 'kafka:', not one {_kind(tree)}")
     return tree or {}, places
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, which by itself recurses once a level without any limit."""
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Build a node and all below it; a file nested too deeply is refused with its line."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            problem = f"nested more than {MAX_DEPTH} levels deep"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 def _places(node: yaml.Node | None, path: Path, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
@@ -69,6 +93,28 @@ def _places(node: yaml.Node | None, path: Path, keys: Keys = ()) -> Iterator[tup
         seen.add(inner[-1])
         yield inner, place
         yield from _places(value, path, inner)
+
+
+def load_file(path: Path, model: type[Model]) -> Model:
+    """Read a YAML file as one of our models.
+
+    Parameters
+    ----------
+    path : Path
+    model : subclass of pydantic.BaseModel
+
+    Raises
+    ------
+    ConfigError
+        With one line per problem: file and line, key, value and what is allowed.
+    """
+    tree, places = read_yaml(path)
+    try:
+        return model.model_validate(tree)
+    except ValidationError as error:
+        lines = problem_lines(model, error, {(): str(path), **places}, tree)
+    # Outside of "except", since pydantic's error holds the values, which may be secret.
+    raise ConfigError("\n".join(lines))
 
 
 def variables(environ: Mapping[str, str]) -> Iterator[tuple[str, Keys, str]]:
@@ -130,17 +176,27 @@ def _read_secret(tree: dict[str, Any], keys: Keys) -> str:
     return ""
 
 
-def problem_line(
+def problem_lines(
     model: type[BaseModel],
-    item: Mapping[str, Any],
+    error: ValidationError,
     places: Mapping[Keys, str],
     tree: object,
+) -> list[str]:
+    """One line for each thing that pydantic found wrong in ``tree``, which is no ``model``.
+
+    ``places`` gives "file:line" of keys; that of ``()`` stands for all keys without one.
+    """
+    items = error.errors(include_url=False)
+    return list(dict.fromkeys(_problem_line(model, dict(item), places, tree) for item in items))
+
+
+def _problem_line(
+    model: type[BaseModel], item: Mapping[str, Any], places: Mapping[Keys, str], tree: object
 ) -> str:
-    """What pydantic found wrong in one place of ``tree``, which is no ``model``."""
     keys = tuple(map(str, item["loc"]))
     known, field = _resolve(model, keys)
-    place = next((places[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in places), "")
-    start = f"{place}: {'.'.join(keys[:known])}" if place else ".".join(keys[:known])
+    place = next((places[keys[:n]] for n in range(len(keys), -1, -1) if keys[:n] in places), "")
+    start = ": ".join(part for part in (place, ".".join(keys[:known])) if part)
     if item["type"] == "extra_forbidden":
         return f"{start}: unknown key; {_suggestion(model, keys[:known])}"
     message = str(item["msg"]).removeprefix("Value error, ").removeprefix("Input ")
@@ -150,29 +206,36 @@ def problem_line(
     # A wrong value in the place of a section may hold a secret, and so may a password's.
     plain = isinstance(value, str | int | float) and field is not None
     shown = f" = {_short(value)}" if plain and field and not _holds_secret(field.annotation) else ""
-    hint = f" ({field.description})" if shown and field else ""
+    hint = f" ({field.description})" if shown and field and field.description else ""
     return f"{start}{shown}: {message}{hint}"
 
 
 def _resolve(tree_model: type[BaseModel], keys: Keys) -> tuple[int, Any]:
     """How many of the keys lie on the tree of settings, and the field of the last."""
-    model: Any = tree_model
+    model: type[BaseModel] | None = tree_model
     field = None
     for n, key in enumerate(keys):
-        fields = getattr(model, "model_fields", None)
-        if fields is None:
+        if model is None:
             return n, field
-        if key not in fields:
+        if key not in model.model_fields:
             return n + 1, None
-        field = fields[key]
-        model = field.annotation
+        field = model.model_fields[key]
+        model = _section(field.annotation)
     return len(keys), field
 
 
+def _section(annotation: Any) -> type[BaseModel] | None:  # noqa: ANN401
+    """The model that a field holds, also where it may be None; None for a plain value."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
 def _suggestion(tree_model: type[BaseModel], keys: Keys) -> str:
-    model: Any = tree_model
+    model = tree_model
     for key in keys[:-1]:
-        model = model.model_fields[key].annotation
+        model = _section(model.model_fields[key].annotation) or model
     names = list(model.model_fields)
     near = difflib.get_close_matches(keys[-1], names, n=1)
     if near:
@@ -181,7 +244,7 @@ def _suggestion(tree_model: type[BaseModel], keys: Keys) -> str:
 
 
 def _holds_secret(annotation: Any) -> bool:  # noqa: ANN401  annotations have no common type
-    return "SecretStr" in str(annotation) or isinstance(annotation, type(BaseModel))
+    return "SecretStr" in str(annotation) or _section(annotation) is not None
 
 
 def _short(value: object) -> str:

@@ -169,7 +169,16 @@ def test_process_environment_is_the_default(monkeypatch, tmp_path):
         (MINIMAL + "log: {level: info}\nlog: {}\n", {}, [":5: log is given twice"]),
         ("kafka: [", {}, [":1: not YAML"]),
         ("- a\n", {}, ["not one list"]),
+        ("[" * 100_000, {}, [":1: not YAML: nested more than 32 levels deep"]),
+        ("a:\n" + "- " * 40 + "b\n", {}, [":2: not YAML: nested more than 32 levels deep"]),
+        (MINIMAL + "log: {level: 2026-13-01}\n", {}, ["config.yaml: a value cannot be read"]),
+        (MINIMAL + f"alert: {{seed: {'9' * 5000}}}\n", {}, ["config.yaml: a value cannot be"]),
+        (MINIMAL + "alert: {seed: !!int ''}\n", {}, ["config.yaml: a value cannot be read"]),
+        (MINIMAL + "alert: {seed: !!bool x}\n", {}, ["config.yaml: a value cannot be read"]),
+        (MINIMAL + "alert: {seed: !!python/name:os.x}\n", {}, [":4: not YAML"]),
+        (MINIMAL + "log: {[a]: b}\n", {}, [":4: not YAML"]),
         ("kafka: &a {x: *a}\n", {}, ["kafka.x: unknown key"]),
+        ("kafka: &a {options: *a}\n", {}, ["kafka.options"]),
     ],
 )
 def test_each_problem_is_one_clear_line(tmp_path, text, environ, parts):

@@ -23,14 +23,13 @@ from tqdm import tqdm
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.client.plot import plot_corner, plot_light_curve
-from broker_filter.config import Batch, Kafka, Metrics, Model, Schedule, Settings
+from broker_filter.config import Batch, Kafka, MetricsSettings, Model, ScheduleSettings, Settings
 from broker_filter.decode.native import encode_block
 from broker_filter.inference.lens import magnification
 from broker_filter.inference.threads import use_one_thread
 from broker_filter.inference.zoo import Entry
 from broker_filter.kafka.sink import Sink
-from broker_filter.observe.metrics import Metrics as MetricValues
-from broker_filter.observe.metrics import configure_logging
+from broker_filter.observe.metrics import Metrics, configure_logging
 from broker_filter.schemas import schema_header
 from broker_filter.service.assembly import open_entry
 from broker_filter.service.rehearsal import rehearse
@@ -136,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
     archive = Archive(
         args.stars, args.injected, args.seed, entry.config["prior"], entry.window_days
     )
-    metrics = MetricValues()
+    metrics = Metrics()
     alerts = rehearse(
         lambda address: _settings(address, args.model),
         entry,
@@ -163,9 +162,9 @@ def _settings(bootstrap_servers: str, model_id: str | None) -> Settings:
             session_timeout_ms=6000,
         ),
         model=Model() if model_id is None else Model(id=model_id),
-        schedule=Schedule(every_days=0.25),
+        schedule=ScheduleSettings(every_days=0.25),
         batch=Batch(flush_windows=1024, max_wait_s=1.0),
-        metrics=Metrics(enabled=False),
+        metrics=MetricsSettings(enabled=False),
     )
 
 
@@ -179,7 +178,7 @@ def _publish(archive: Archive, sink: Sink) -> None:
 
 
 def _summary(
-    archive: Archive, alerts: list[Alert], metrics: MetricValues, entry: Entry, began: float
+    archive: Archive, alerts: list[Alert], metrics: Metrics, entry: Entry, began: float
 ) -> dict[str, Any]:
     alerted = {int(alert.star_id) for alert in alerts}
     detectable = {star for star, lens in archive.truth.items() if lens.snr >= DETECTABLE_SNR}

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from broker_filter.config import Packets
-from broker_filter.errors import ConfigError
+from broker_filter.config_file import load_file
 
 __all__ = ["QUARTER", "InjectionConfig", "Range", "read_config"]
 
 QUARTER: Final = 4
 """Windows are anchored to a grid of so many steps a window; each step is one test of a star."""
-
-MAX_FILE_BYTES: Final = 1 << 20
 
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 
@@ -89,24 +86,4 @@ def read_config(path: Path) -> InjectionConfig:
     ConfigError
         It cannot be read, or a key is wrong: one line a problem.
     """
-    try:
-        text = path.read_bytes()[: MAX_FILE_BYTES + 1]
-        tree = yaml.safe_load(text)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {error}") from None
-    try:
-        return InjectionConfig.model_validate(tree or {})
-    except ValidationError as failure:
-        problems = [_problem(path, dict(item)) for item in failure.errors(include_url=False)]
-        raise ConfigError("\n".join(problems)) from None
-
-
-def _problem(path: Path, item: dict[str, Any]) -> str:
-    key = ".".join(map(str, item["loc"]))
-    if item["type"] == "extra_forbidden":
-        allowed = ", ".join(InjectionConfig.model_fields)
-        return f"{path}: {key}: unknown key; allowed are {allowed} (low, high and log in ranges)"
-    text = str(item["msg"]).removeprefix("Value error, ")
-    return f"{path}: {key}: {text}" if key else f"{path}: {text}"
+    return load_file(path, InjectionConfig)

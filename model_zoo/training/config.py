@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from broker_filter.config_file import load_file
 from broker_filter.errors import ConfigError
 from model_zoo.simulate.curves import Simulator
 from model_zoo.simulate.pattern import PatternConfig
@@ -112,18 +112,8 @@ def load_config(path: Path) -> TrainConfig:
     ConfigError
         Naming the file and each key that is wrong, with what is allowed.
     """
-    try:
-        config = TrainConfig.model_validate(yaml.safe_load(path.read_text()))
-        for name, known in ((config.simulator.prior, PRIORS), (config.simulator.gate, GATES)):
-            if name is not None and name not in known:
-                raise ConfigError(f"{path}: simulator: {name!r} is not one of {sorted(known)}")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {error}") from error
-    except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors()
-        )
-        raise ConfigError(f"{path}: {problems}") from error
+    config = load_file(path, TrainConfig)
+    for name, known in ((config.simulator.prior, PRIORS), (config.simulator.gate, GATES)):
+        if name is not None and name not in known:
+            raise ConfigError(f"{path}: simulator: {name!r} is not one of {sorted(known)}")
     return config

@@ -29,8 +29,7 @@ import yaml
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.codec import from_avro
 from broker_filter.commands import demo
-from broker_filter.config import Batch, Kafka, Model, Schedule, Settings
-from broker_filter.config import Metrics as MetricSettings
+from broker_filter.config import Batch, Kafka, MetricsSettings, Model, ScheduleSettings, Settings
 from broker_filter.decode.native import encode_block
 from broker_filter.errors import TransientError
 from broker_filter.kafka.progress import GroupProgress
@@ -76,9 +75,9 @@ def light_curve_settings(address: str) -> Settings:
             session_timeout_ms=6000,
         ),
         model=Model(),
-        schedule=Schedule(every_days=0.25),
+        schedule=ScheduleSettings(every_days=0.25),
         batch=Batch(flush_windows=512, max_wait_s=0.5),
-        metrics=MetricSettings(enabled=False),
+        metrics=MetricsSettings(enabled=False),
     )
 
 

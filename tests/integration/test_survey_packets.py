@@ -24,8 +24,16 @@ from confluent_kafka.admin import AdminClient
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.codec import from_avro
-from broker_filter.config import Batch, Input, Kafka, Model, Packets, Schedule, Settings
-from broker_filter.config import Metrics as MetricSettings
+from broker_filter.config import (
+    Batch,
+    Input,
+    Kafka,
+    MetricsSettings,
+    Model,
+    Packets,
+    ScheduleSettings,
+    Settings,
+)
 from broker_filter.decode.decoder import Decoder, Tracked
 from broker_filter.decode.selection import Packet
 from broker_filter.decode.surveys.roman import NOMINAL_ZERO_POINTS
@@ -179,9 +187,9 @@ class Filter:
                 packets=Packets(roman_zero_points=dict(NOMINAL_ZERO_POINTS)),
             ),
             model=Model(threads=1),
-            schedule=Schedule(every_days=10),
+            schedule=ScheduleSettings(every_days=10),
             batch=Batch(max_wait_s=0.2),
-            metrics=MetricSettings(enabled=False),
+            metrics=MetricsSettings(enabled=False),
         )
         kafka = self.kafka = self.settings.kafka
         self.topics = (*kafka.input_topics, kafka.alert_topic, kafka.dead_letter_topic)

@@ -363,15 +363,20 @@ class TestConfig:
     @pytest.mark.parametrize(
         ("text", "problem"),
         [
-            ("share: 2", "share: "),
-            ("seed: 1", "share: Field required"),
-            ("share: 0.1\nseed: -1", "seed: "),
+            ("share: 2", ":1: share = 2: should be less"),
+            ("seed: 1", r"share: is needed \(of the stars\)"),
+            ("share: 0.1\nseed: -1", ":2: seed = -1: "),
             ("share: 0.1\nteff: 3", "teff: unknown key; allowed are share"),
-            ("share: 0.1\nu0: {low: 0, high: 1, flat: true}", "u0.flat: unknown key"),
+            (
+                "share: 0.1\nu0: {low: 0, high: 1, flat: true}",
+                r":2: u0.flat: unknown key; allowed are low",
+            ),
             ("share: 0.1\nu0: {low: 2, high: 1}", "u0: low .2. must not exceed high"),
             ("share: 0.1\nrho: {low: 0.1, high: 50}", "rho must lie between"),
             ("share: 0.1\ntE: {low: 0, high: 5, log: true}", "larger than 0 for a logarithm"),
+            ("share: 0.1\nt0: {lwo: 1}", r":2: t0.lwo: unknown key; did you mean t0.low\?"),
             ("share: [", "not YAML"),
+            ("share: 0.1\nshare: 0.2", ":2: share is given twice"),
         ],
     )
     def test_a_wrong_key_is_named(self, tmp_path, text, problem):
