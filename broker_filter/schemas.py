@@ -8,11 +8,13 @@ not.
 from __future__ import annotations
 
 import json
+import struct
+from collections.abc import Callable
 from functools import cache, lru_cache
 from importlib import metadata
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import fastavro
 
@@ -25,10 +27,13 @@ __all__ = [
     "decode_strict",
     "encode",
     "load_schema",
+    "read_whole",
     "schema_folder",
     "schema_header",
     "software_version",
 ]
+
+T = TypeVar("T")
 
 CURRENT_VERSION = {"alert": "1/1"}
 """Version in which a schema is written where it is not the first; older ones stay readable."""
@@ -141,27 +146,59 @@ def decode_strict(
         ``too_large``, ``truncated``, ``trailing_bytes``, or ``undecodable``.
     """
     version = version or current_version(name)
-    if len(value) > max_bytes:
-        raise PoisonMessage("too_large", f"{len(value)} bytes, more than {max_bytes}")
+    schema = load_schema(name, version)
+    return read_whole(
+        f"{name}/{version}", value, lambda whole: _read(whole, schema), max_bytes=max_bytes
+    )
+
+
+def _read(value: bytes, schema: dict[str, Any]) -> tuple[dict[str, Any], int]:
     stream = BytesIO(value)
     try:
-        record: dict[str, Any] = fastavro.schemaless_reader(stream, load_schema(name, version))
-    except (EOFError, ValueError, IndexError, OverflowError) as error:
+        return fastavro.schemaless_reader(stream, schema), stream.tell()
+    except EOFError:
+        raise IndexError from None
+    except (ValueError, IndexError, OverflowError) as error:
         # Where an integer is cut short, fastavro says IndexError, as it does for a bad union index.
-        at_end = isinstance(error, IndexError) and stream.tell() == len(value)
-        if at_end or isinstance(error, EOFError):
-            raise PoisonMessage(
-                "truncated",
-                f"{name}/{version} record ends before its last field ({len(value)} bytes)",
-            ) from None
+        if isinstance(error, IndexError) and stream.tell() == len(value):
+            raise
+        raise ValueError(f"near byte {stream.tell()}: {error}") from error
+
+
+def read_whole(
+    name: str, value: bytes, read: Callable[[bytes], tuple[T, int]], *, max_bytes: int
+) -> T:
+    """Read one record that must fill its bytes exactly, and say in one way what is wrong with it.
+
+    Parameters
+    ----------
+    name : str
+        Of the record's schema, for messages.
+    value : bytes
+        Longer values than ``max_bytes`` are refused unread.
+    read : callable
+        From the bytes to the record and the byte at which it ends. Raises IndexError or
+        struct.error where the bytes end before the record does, ValueError or KeyError where they
+        are no such record.
+    max_bytes : int
+
+    Raises
+    ------
+    PoisonMessage
+        ``too_large``, ``truncated``, ``trailing_bytes``, or ``undecodable``.
+    """
+    if len(value) > max_bytes:
+        raise PoisonMessage("too_large", f"{len(value)} bytes, more than {max_bytes}")
+    try:
+        record, end = read(value)
+    except (IndexError, struct.error):
         raise PoisonMessage(
-            "undecodable", f"not a {name}/{version} record, near byte {stream.tell()}: {error}"
-        ) from error
-    if stream.tell() != len(value):
-        raise PoisonMessage(
-            "trailing_bytes",
-            f"{name}/{version} record ends at byte {stream.tell()} of {len(value)}",
-        )
+            "truncated", f"{name} record ends before its last field ({len(value)} bytes)"
+        ) from None
+    except (ValueError, KeyError) as error:
+        raise PoisonMessage("undecodable", f"not a {name} record: {error}") from error
+    if end != len(value):
+        raise PoisonMessage("trailing_bytes", f"{name} record ends at byte {end} of {len(value)}")
     return record
 
 

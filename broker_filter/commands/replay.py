@@ -22,7 +22,7 @@ from broker_filter.decode.decoder import Decoder
 from broker_filter.decode.framing import Unframer
 from broker_filter.decode.registry import (
     Registry,
-    SchemaSource,
+    SchemaLookup,
     chained,
     filed_schemas,
     package_folder,
@@ -188,7 +188,7 @@ def _light_curves(args: argparse.Namespace, curves: Sequence[LightCurve]) -> lis
 
 @contextmanager
 def _injection(
-    args: argparse.Namespace, curves: Sequence[LightCurve], schemas: SchemaSource
+    args: argparse.Namespace, curves: Sequence[LightCurve], schemas: SchemaLookup
 ) -> Iterator[Edit]:
     """Give what magnifies, and write the truth at the end, whatever ends it."""
     if args.inject is None:
@@ -210,10 +210,10 @@ def _injection(
     sys.stderr.write(f"{truth}: what was injected\n")
 
 
-def _schemas(args: argparse.Namespace) -> SchemaSource:
+def _schemas(args: argparse.Namespace) -> SchemaLookup:
     """Where the schemas are of packets that carry only a number."""
     filed = filed_schemas(args.schema_folder or package_folder())
-    sources: list[SchemaSource] = [lambda number: filed.get(number)]
+    sources: list[SchemaLookup] = [lambda number: filed.get(number)]
     if args.schema_registry:
         login = args.schema_registry_login_file
         sources.append(Registry(args.schema_registry, login_file=login))

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from broker_filter.decode.avro.container import MAGIC, inflate, read_container
 from broker_filter.decode.avro.schema import WriterSchema, parse_json
-from broker_filter.decode.registry import SchemaSource
+from broker_filter.decode.registry import SchemaLookup
 from broker_filter.errors import PoisonMessage, SchemaError
 from broker_filter.schemas import MAX_MESSAGE_BYTES
 from broker_filter.types import Message
@@ -50,7 +50,7 @@ class Unframer:
 
     Parameters
     ----------
-    source : SchemaSource, optional
+    source : SchemaLookup, optional
         Knows the schemas of the wire format by number.
     schemaless : mapping of str to WriterSchema, optional
         Topics whose messages are bare records, and their schema.
@@ -60,7 +60,7 @@ class Unframer:
 
     def __init__(
         self,
-        source: SchemaSource = lambda _: None,
+        source: SchemaLookup = lambda _: None,
         *,
         schemaless: Mapping[str, WriterSchema] | None = None,
         max_bytes: int = MAX_MESSAGE_BYTES,

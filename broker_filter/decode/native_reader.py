@@ -12,8 +12,7 @@ import struct
 from typing import Any
 
 from broker_filter.decode.avro.primitives import read_bytes, read_long
-from broker_filter.errors import PoisonMessage
-from broker_filter.schemas import MAX_MESSAGE_BYTES
+from broker_filter.schemas import MAX_MESSAGE_BYTES, read_whole
 
 __all__ = ["read_photometry"]
 
@@ -37,21 +36,7 @@ def read_photometry(value: bytes, *, max_bytes: int = MAX_MESSAGE_BYTES) -> dict
     PoisonMessage
         ``too_large``, ``truncated``, ``trailing_bytes``, or ``undecodable``.
     """
-    if len(value) > max_bytes:
-        raise PoisonMessage("too_large", f"{len(value)} bytes, more than {max_bytes}")
-    try:
-        record, end = _record(value)
-    except (IndexError, struct.error):
-        raise PoisonMessage(
-            "truncated", f"photometry/1/0 record ends before its last field ({len(value)} bytes)"
-        ) from None
-    except (ValueError, KeyError) as error:
-        raise PoisonMessage("undecodable", f"not a photometry/1/0 record: {error}") from error
-    if end != len(value):
-        raise PoisonMessage(
-            "trailing_bytes", f"photometry/1/0 record ends at byte {end} of {len(value)}"
-        )
-    return record
+    return read_whole("photometry/1/0", value, _record, max_bytes=max_bytes)
 
 
 def _record(value: bytes) -> tuple[dict[str, Any], int]:

@@ -21,7 +21,7 @@ from urllib.request import Request, urlopen
 from broker_filter.decode.avro.schema import MAX_SCHEMA_BYTES, WriterSchema, load_folder, parse_json
 from broker_filter.errors import ConfigError, SchemaError, TransientError
 
-__all__ = ["Registry", "SchemaSource", "chained", "filed_schemas", "package_folder"]
+__all__ = ["Registry", "SchemaLookup", "chained", "filed_schemas", "package_folder"]
 
 MAX_IDS: Final = 1000
 """Most numbers that are remembered, known or unknown: junk may name any."""
@@ -31,7 +31,7 @@ PATIENCE_S: Final = 60.0
 _FORGET_S: Final = 300.0
 
 
-SchemaSource: TypeAlias = Callable[[int], WriterSchema | None]
+SchemaLookup: TypeAlias = Callable[[int], WriterSchema | None]
 """Finds the schema of a number; None where there is none.
 
 Raises SchemaError where there is one that is not a valid schema of a packet, TransientError where
@@ -136,7 +136,7 @@ class Registry:
         self._unknown: dict[int, float] = {}
 
     def __call__(self, number: int) -> WriterSchema | None:
-        """See `SchemaSource`; blocks for as long as the registry is out of reach.
+        """See `SchemaLookup`; blocks for as long as the registry is out of reach.
 
         Raises
         ------
@@ -228,7 +228,7 @@ def _forget_oldest(remembered: dict[int, WriterSchema] | dict[int, float]) -> No
         del remembered[next(iter(remembered))]
 
 
-def chained(*sources: SchemaSource) -> SchemaSource:
+def chained(*sources: SchemaLookup) -> SchemaLookup:
     """The first of several sources that knows a number."""
 
     def find(number: int) -> WriterSchema | None:

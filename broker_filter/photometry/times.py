@@ -1,8 +1,4 @@
-"""Julian dates of archives, in all their spellings, to MJD TAI.
-
-Light-curve files rarely say on which clock their dates run. `recognise` decides by the name of the
-column first and by the size of the numbers second; what it decided is stated by
-`TimeSystem.statement`, and a caller who knows better passes one of `TIME_SYSTEMS`.
+"""Dates of surveys and archives, on any of their clocks, to MJD TAI.
 
 Only the clock is changed. The light-travel correction to the Sun or to the barycentre (up to
 8.3 min over a year) needs the star's place and is left as it is in the file.
@@ -10,13 +6,11 @@ Only the clock is changed. The light-travel correction to the Sun or to the bary
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 
-from broker_filter.errors import SchemaError
 from broker_filter.types import FloatArray
 
 __all__ = [
@@ -24,8 +18,6 @@ __all__ = [
     "SECONDS_PER_DAY",
     "TIME_SYSTEMS",
     "TimeSystem",
-    "names_time",
-    "recognise",
     "tai_minus_utc",
     "to_mjd_tai",
 ]
@@ -85,91 +77,6 @@ TIME_SYSTEMS: Final = {
     "MJD": TimeSystem("MJD", MJD_ZERO, "UTC"),
     "MJD_TAI": TimeSystem("MJD", MJD_ZERO, "TAI"),
 }
-
-_SPACECRAFT: Final = ("btjd", "bkjd")
-_FRAMES: Final = ("jd", "hjd", "bjd", "mjd")
-_TIME_WORDS: Final = frozenset({*_SPACECRAFT, *_FRAMES, "time", "t", "date", "epoch"})
-_TIME_EXTRAS: Final = frozenset({"utc", "tai", "tdb", "obs", "mid", "days", "day", "d"})
-
-# Files that carry no name for their time column, but whose own name tells its maker.
-_MAKERS: Final = (
-    (re.compile(r"ulwdc1_"), "BJD"),  # Roman (WFIRST) microlensing data challenge
-    (re.compile(r"tic[ _-]?\d|tess", re.IGNORECASE), "BTJD"),
-    (re.compile(r"kic[ _-]?\d|epic[ _-]?\d|kplr|ktwo", re.IGNORECASE), "BKJD"),
-)
-
-
-def names_time(column: str) -> bool:
-    """Tell a column name (lower case, ``_`` for all else) that means a date."""
-    words = [word for word in column.split("_") if not word.isdigit() and word not in _TIME_EXTRAS]
-    return bool(words) and _TIME_WORDS.issuperset(words)
-
-
-def recognise(column: str, typical: float, file_name: str = "") -> TimeSystem:
-    """Tell the time system of a column.
-
-    Parameters
-    ----------
-    column : str
-        Its name in lower case with ``_`` for all else, such as ``"hjd_2450000"``; empty if unnamed.
-    typical : float
-        A typical value (the median), days.
-    file_name : str
-        Some makers are known by their file names: ``ulwdc1_`` (BJD), ``TIC`` (BTJD), ``KIC`` and
-        ``EPIC`` (BKJD).
-
-    Raises
-    ------
-    SchemaError
-        Where the numbers are no dates in any system that we know.
-    """
-    words = column.split("_")
-    if short := next((word for word in words if word in _SPACECRAFT), None):
-        return TIME_SYSTEMS["BJD" if typical > 2.4e6 else short.upper()]
-    frame = next((word.upper() for word in words if word in _FRAMES), None)
-    if frame is None and (maker := _maker(typical, file_name)):
-        return maker
-    name = frame or ("MJD" if 30_000 < typical < 100_000 else "HJD")
-    zero = _stated_zero(column) or _zero_by_size(name, typical)
-    return TimeSystem(_spell(name, zero), zero, _scale(name, words), assumed=frame is None)
-
-
-def _maker(typical: float, file_name: str) -> TimeSystem | None:
-    for pattern, name in _MAKERS:
-        system = TIME_SYSTEMS[name]
-        if pattern.match(file_name) and (typical > 2.4e6) == (system.zero == 0.0):
-            return system
-    return None
-
-
-def _scale(name: str, words: list[str]) -> Literal["UTC", "TDB", "TAI"]:
-    if "tai" in words:
-        return "TAI"
-    return "TDB" if "tdb" in words or (name == "BJD" and "utc" not in words) else "UTC"
-
-
-def _stated_zero(column: str) -> float | None:
-    """Read the offset that is part of a column's name, as in ``hjd_2450000``."""
-    found = re.search(r"2[345]\d{5}(_5)?(?!\d)", column)
-    return float(found[0].replace("_", ".")) if found else None
-
-
-def _zero_by_size(name: str, typical: float) -> float:
-    if 2.43e6 < typical < 2.5e6:
-        return 0.0
-    if 30_000 < typical < 100_000:
-        return MJD_ZERO if name == "MJD" else 2_400_000.0
-    if 500 < typical < 20_000:
-        return 2_450_000.0
-    raise SchemaError(
-        f"times around {typical:g} are no date: expected a Julian date, MJD, or JD - 2450000 "
-        f"(name the system with --time-system: {', '.join(TIME_SYSTEMS)})"
-    )
-
-
-def _spell(name: str, zero: float) -> str:
-    own = MJD_ZERO if name == "MJD" else 0.0
-    return name if zero == own else f"{name} - {zero:.10g}"
 
 
 def tai_minus_utc(mjd_utc: FloatArray) -> FloatArray:

@@ -15,7 +15,7 @@ import numpy as np
 from broker_filter.decode.decoder import Decoder
 from broker_filter.errors import PoisonMessage
 from broker_filter.observe.metrics import Metrics
-from broker_filter.photometry.statistics import Limits, accept
+from broker_filter.photometry.usable import Limits, accept
 from broker_filter.pipeline.batcher import Batcher, Origin, Work
 from broker_filter.state.partition import ShardState, SnapshotError, damage_of, prefixed
 from broker_filter.types import DeadLetter, IntArray, Message, Partition, Photometry, WindowBatch

@@ -18,11 +18,11 @@ from broker_filter.decode.avro.reader import RecordReader
 from broker_filter.decode.avro.schema import WriterSchema
 from broker_filter.decode.decoder import READERS
 from broker_filter.decode.framing import MAX_SCHEMAS, Unframer
-from broker_filter.decode.registry import SchemaSource
+from broker_filter.decode.registry import SchemaLookup
 from broker_filter.decode.selection import Selection, select
 from broker_filter.errors import PoisonMessage
-from broker_filter.photometry.statistics import Limits
 from broker_filter.photometry.times import TIME_SYSTEMS, TimeSystem, to_mjd_tai
+from broker_filter.photometry.usable import Limits
 from broker_filter.schemas import SCHEMA_HEADER
 from broker_filter.types import Message
 
@@ -49,11 +49,11 @@ class EventTimes:
 
     Parameters
     ----------
-    source : SchemaSource, optional
+    source : SchemaLookup, optional
         Knows the schemas of packets that carry only a number.
     """
 
-    def __init__(self, source: SchemaSource = lambda _: None) -> None:
+    def __init__(self, source: SchemaLookup = lambda _: None) -> None:
         self._unframer = Unframer(source)
         self._reader = lru_cache(MAX_SCHEMAS)(time_reader)
 

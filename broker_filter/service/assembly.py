@@ -14,7 +14,7 @@ from broker_filter.decode.decoder import Decoder
 from broker_filter.decode.framing import Unframer
 from broker_filter.decode.registry import (
     Registry,
-    SchemaSource,
+    SchemaLookup,
     chained,
     filed_schemas,
     package_folder,
@@ -27,7 +27,7 @@ from broker_filter.kafka.progress import GroupProgress
 from broker_filter.kafka.source import KafkaSource, OnChange, Partition, Source
 from broker_filter.kafka.transaction import open_delivery
 from broker_filter.observe.metrics import Health, Metrics, ObserveServer
-from broker_filter.photometry.statistics import Limits
+from broker_filter.photometry.usable import Limits
 from broker_filter.pipeline.assessment import Assessment, AssessmentOptions
 from broker_filter.pipeline.batcher import Batcher
 from broker_filter.pipeline.intake import Intake
@@ -62,7 +62,7 @@ def make_decoder(settings: Input) -> Decoder:
     ConfigError, SchemaError
         A folder of schemas is missing or not valid, or the registry's login cannot be read.
     """
-    sources: list[SchemaSource] = [filed_schemas(settings.schema_folder, settings.schema_ids).get]
+    sources: list[SchemaLookup] = [filed_schemas(settings.schema_folder, settings.schema_ids).get]
     if packaged := package_folder():
         sources.append(filed_schemas(packaged).get)
     if settings.schema_registry:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker_filter.errors import StateError
-from broker_filter.photometry.statistics import by_reference
+from broker_filter.photometry.usable import by_reference
 from broker_filter.state.columns import (
     Column,
     Columns,
@@ -217,7 +217,7 @@ class WindowStore:
         Parameters
         ----------
         photometry : Photometry
-            Usable epochs (`broker_filter.photometry.statistics.accept`), in any order.
+            Usable epochs (`broker_filter.photometry.usable.accept`), in any order.
 
         Returns
         -------

@@ -16,7 +16,7 @@ import numpy as np
 from broker_filter.decode.decoder import Decoder
 from broker_filter.decode.native import encode_block
 from broker_filter.observe.metrics import Metrics
-from broker_filter.photometry.statistics import Limits
+from broker_filter.photometry.usable import Limits
 from broker_filter.pipeline.batcher import Batcher
 from broker_filter.pipeline.intake import Intake
 from broker_filter.state.store import SnapshotStore

@@ -11,7 +11,7 @@ import pytest
 from broker_filter.config import Packets
 from broker_filter.decode.selection import Packet
 from broker_filter.decode.surveys.roman import NOMINAL_ZERO_POINTS
-from broker_filter.photometry.statistics import Limits, accept
+from broker_filter.photometry.usable import Limits, accept
 from broker_filter.windows.store import WindowStore
 from tests.packets import packet, points, records
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from broker_filter.config import Packets
-from broker_filter.photometry.statistics import Limits, accept
+from broker_filter.photometry.usable import Limits, accept
 from broker_filter.types import Photometry
 from broker_filter.windows.store import WindowStore
 from tests.decode.test_surveys_lsst import NAME, source

@@ -23,7 +23,7 @@ from broker_filter.errors import StateError
 from broker_filter.inference.certified import Certificate
 from broker_filter.inference.scorer import Scored
 from broker_filter.observe.metrics import Metrics
-from broker_filter.photometry.statistics import Limits
+from broker_filter.photometry.usable import Limits
 from broker_filter.pipeline.assessment import Assessment, AssessmentOptions, Outputs
 from broker_filter.pipeline.batcher import Batcher
 from broker_filter.pipeline.core import Pipeline

@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_filter.errors import SchemaError
-from broker_filter.photometry.times import TIME_SYSTEMS, recognise, tai_minus_utc, to_mjd_tai
+from broker_filter.photometry.times import TIME_SYSTEMS, tai_minus_utc, to_mjd_tai
 from broker_filter.replay.lightcurves.file import (
     point_to_point_scatter,
     read_lightcurve,
     total_flux,
 )
+from broker_filter.replay.lightcurves.timesystem import recognise
 from broker_filter.types import Photometry
 
 OGLE = "2455260.5 18.0 0.01\n2455261.5 18.1 0.02\n2455262.5 18.2 0.03\n"

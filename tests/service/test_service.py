@@ -22,7 +22,7 @@ from broker_filter.kafka.progress import MemoryProgress
 from broker_filter.kafka.sink import MemorySink
 from broker_filter.kafka.source import OnChange, Partition
 from broker_filter.observe.metrics import Health, Metrics
-from broker_filter.photometry.statistics import Limits
+from broker_filter.photometry.usable import Limits
 from broker_filter.pipeline.assessment import Outputs
 from broker_filter.pipeline.batcher import Batcher, Work
 from broker_filter.pipeline.intake import Intake

@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from broker_filter.decode.native import star_fault
 from broker_filter.decode.selection import Packet
 from broker_filter.errors import PoisonMessage
-from broker_filter.photometry.statistics import Limits, accept
 from broker_filter.photometry.times import SECONDS_PER_DAY
+from broker_filter.photometry.usable import Limits, accept
 from broker_filter.types import FloatArray, IntArray, Photometry, StarId
 
 __all__ = ["SAME_EPOCH_DAYS", "Epochs", "Star", "epochs_of", "make_packet", "useless"]
@@ -136,7 +136,7 @@ def make_packet(
     parts : sequence of Epochs
     rejected : Counter
         Epochs left out so far; those of here are added under the reasons of
-        `broker_filter.photometry.statistics.accept`, and ``duplicate``.
+        `broker_filter.photometry.usable.accept`, and ``duplicate``.
     source_name : callable
         From the code of a source to its name.
 

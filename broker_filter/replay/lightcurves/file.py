@@ -30,9 +30,10 @@ from numpy.typing import NDArray
 from broker_filter.decode.native import MAX_NAME_CHARACTERS, MAX_STAR_ID_BYTES
 from broker_filter.errors import SchemaError
 from broker_filter.photometry.magnitudes import AB_ZERO_POINT, flux_error, flux_of
-from broker_filter.photometry.times import TimeSystem, recognise, to_mjd_tai
+from broker_filter.photometry.times import TimeSystem, to_mjd_tai
 from broker_filter.replay.lightcurves.layout import FORMATS, Layout, Quantity, find_layout
 from broker_filter.replay.lightcurves.table import MISSING, Reason, Rejection, TextTable, read_table
+from broker_filter.replay.lightcurves.timesystem import recognise
 from broker_filter.types import FloatArray, IntArray, Photometry, StarId
 
 __all__ = ["AB_ZERO_POINT", "LightCurve", "point_to_point_scatter", "read_lightcurve", "total_flux"]

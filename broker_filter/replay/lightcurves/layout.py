@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from broker_filter.errors import SchemaError
-from broker_filter.photometry.times import names_time
 from broker_filter.replay.lightcurves.table import TextTable
+from broker_filter.replay.lightcurves.timesystem import names_time
 
 __all__ = ["FORMATS", "Layout", "Quantity", "find_layout"]
 
