@@ -26,17 +26,19 @@ __all__ = [
     "current_version",
     "decode_strict",
     "encode",
+    "known_versions",
     "load_schema",
     "read_whole",
     "schema_folder",
     "schema_header",
+    "schema_id",
     "software_version",
 ]
 
 T = TypeVar("T")
 
 CURRENT_VERSION = {"alert": "1/1"}
-"""Version in which a schema is written where it is not the first; older ones stay readable."""
+"""Version in which a schema is written, where that is not 1/0; the only place that says so."""
 
 MAX_MESSAGE_BYTES = 8 << 20
 """Longest message that is looked into, bytes: decoding never needs more than a few times this."""
@@ -55,6 +57,18 @@ def schema_folder() -> Path:
 def current_version(name: str) -> str:
     """Version ``MAJOR/MINOR`` in which records of a schema are written."""
     return CURRENT_VERSION.get(name, "1/0")
+
+
+def schema_id(name: str) -> str:
+    """Name and current version of a schema, such as ``alert/1/1``: what headers and labels hold."""
+    return f"{name}/{current_version(name)}"
+
+
+def known_versions(name: str) -> tuple[str, ...]:
+    """Versions of a schema that can be read, oldest first: all that are filed of its major one."""
+    major = current_version(name).split("/")[0]
+    minors = (path.parent.name for path in schema_folder().glob(f"{name}/{major}/*/{name}.avsc"))
+    return tuple(f"{major}/{minor}" for minor in sorted(map(int, minors)))
 
 
 @lru_cache
@@ -96,7 +110,7 @@ def load_schema(name: str, version: str | None = None) -> dict[str, Any]:
 
 def schema_header(name: str) -> tuple[str, bytes]:
     """Name and value of the message header that tells readers the current schema."""
-    return SCHEMA_HEADER, f"{name}/{current_version(name)}".encode()
+    return SCHEMA_HEADER, schema_id(name).encode()
 
 
 def encode(name: str, record: dict[str, Any], version: str | None = None) -> bytes:
@@ -127,7 +141,12 @@ def encode(name: str, record: dict[str, Any], version: str | None = None) -> byt
 
 
 def decode_strict(
-    name: str, value: bytes, version: str | None = None, *, max_bytes: int = MAX_MESSAGE_BYTES
+    name: str,
+    value: bytes,
+    version: str | None = None,
+    *,
+    read_as: str | None = None,
+    max_bytes: int = MAX_MESSAGE_BYTES,
 ) -> dict[str, Any]:
     """Read one record that must fill its bytes exactly.
 
@@ -137,6 +156,9 @@ def decode_strict(
         The schema with which the record was written.
     value : bytes
         The record without a container or framing.
+    read_as : str, optional
+        Version ``"MAJOR/MINOR"`` in which the record is returned: fields that its own version does
+        not have yet hold their defaults, and those that ``read_as`` does not have are left out.
     max_bytes : int
         Longer values are refused unread.
 
@@ -147,15 +169,18 @@ def decode_strict(
     """
     version = version or current_version(name)
     schema = load_schema(name, version)
+    reader = None if read_as in (None, version) else load_schema(name, read_as)
     return read_whole(
-        f"{name}/{version}", value, lambda whole: _read(whole, schema), max_bytes=max_bytes
+        f"{name}/{version}", value, lambda whole: _read(whole, schema, reader), max_bytes=max_bytes
     )
 
 
-def _read(value: bytes, schema: dict[str, Any]) -> tuple[dict[str, Any], int]:
+def _read(
+    value: bytes, schema: dict[str, Any], reader: dict[str, Any] | None
+) -> tuple[dict[str, Any], int]:
     stream = BytesIO(value)
     try:
-        return fastavro.schemaless_reader(stream, schema), stream.tell()
+        return fastavro.schemaless_reader(stream, schema, reader), stream.tell()
     except EOFError:
         raise IndexError from None
     except (ValueError, IndexError, OverflowError) as error:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "PARAMETERS",
     "AlertState",
     "DeadLetter",
     "FloatArray",
@@ -30,6 +31,11 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 StarId = str | int
 Partition = tuple[str, int]  # topic and number
+PARAMETERS = ("t0", "u0", "log10_tE", "log10_rho", "f_s")
+"""Columns of posterior samples, in this order: t0 in days after the window's start (TAI), u0 in
+Einstein radii, log10 of tE in days, log10 of rho in Einstein radii, source share of the baseline
+flux."""
+
 AlertState = Literal["new", "update", "retraction", "final"]
 
 

@@ -26,7 +26,7 @@ from broker_filter.config import Settings, load_settings
 from broker_filter.decode.decoder import Decoder
 from broker_filter.kafka.sink import MemorySink
 from broker_filter.observe.table import markdown_table
-from broker_filter.schemas import load_schema, schema_folder, schema_header
+from broker_filter.schemas import load_schema, schema_folder, schema_header, schema_id
 from broker_filter.types import Message
 from tests import pages
 from tests.pages import BLOCKS, CODE, DEPLOY, PACKAGE, PAGES, PICTURE, README, ROOMS, ROOT, rendered
@@ -229,7 +229,7 @@ class OneAlert:
     """A reader that has the schema's sample alert, and then nothing."""
 
     def __init__(self) -> None:
-        value = (schema_folder() / "alert/1/1/sample.avro").read_bytes()
+        value = (schema_folder() / schema_id("alert") / "sample.avro").read_bytes()
         self.messages = [Message("microlensing-alerts", 0, 0, b"1", value)]
 
     def poll(self, timeout: float) -> Message | None:  # noqa: ARG002

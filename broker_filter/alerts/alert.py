@@ -1,6 +1,6 @@
 """The alert: what it holds, and how it is made from a window and its posterior.
 
-An `Alert` is one record of ``schemas/alert/1/1``; `broker_filter.alerts.codec` writes it. Its ids
+An `Alert` is one record of ``schemas/alert``; `broker_filter.alerts.codec` writes it. Its ids
 are made from the data alone, so that the same data filtered again give the same ids.
 """
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from broker_filter.alerts.lifecycle import EventState
 from broker_filter.photometry.magnitudes import AB_ZERO_POINT
 from broker_filter.types import (
+    PARAMETERS,
     AlertState,
     FloatArray,
     StarId,
@@ -27,9 +28,8 @@ from broker_filter.types import (
 )
 
 __all__ = [
-    "PARAMETERS",
     "QUANTILES",
-    "SAMPLED",
+    "UNITS",
     "Alert",
     "CertifiedK",
     "Interval",
@@ -46,18 +46,13 @@ __all__ = [
     "model_curves",
 ]
 
-SAMPLED = ("t0", "u0", "log10_tE", "log10_rho", "f_s")
-"""Columns of the samples: t0 in days after the window's start, logs of days and Einstein radii."""
-
-PARAMETERS = {"t0": "d", "u0": "einstein_radius", "tE": "d", "rho": "einstein_radius", "f_s": ""}
+UNITS = {"t0": "d", "u0": "einstein_radius", "tE": "d", "rho": "einstein_radius", "f_s": ""}
 """Parameters that an alert sums up, in this order, and their units."""
 
 _MJD_ZERO = datetime(1858, 11, 17)
 JD_MINUS_MJD = 2400000.5
 CURVES = 200
 """How many models of a posterior stand for all of it, where light curves are computed."""
-
-"""Versions of the schema that can be read."""
 
 _NAMESPACE = uuid.UUID("5e0f7c1d-64d8-4c55-9c7d-0c2f6b1f7a31")
 QUANTILES = {"median": 0.5, "p16": 0.16, "p84": 0.84, "p2_5": 0.025, "p97_5": 0.975}
@@ -269,7 +264,7 @@ def model_curves(
     Parameters
     ----------
     samples : ndarray, shape (S, 5)
-        Columns `SAMPLED`; of more than ``curves`` samples, evenly spaced ones are taken.
+        Columns `PARAMETERS`; of more than ``curves`` samples, evenly spaced ones are taken.
     days : ndarray, shape (n,), float64
         Days after the window's start.
     magnification : Magnification
@@ -286,7 +281,7 @@ def model_curves(
 
 
 def _physical(
-    samples: NDArray[np.floating[Any]], window_start: float, names: tuple[str, ...] = SAMPLED
+    samples: NDArray[np.floating[Any]], window_start: float, names: tuple[str, ...] = PARAMETERS
 ) -> dict[str, FloatArray]:
     column = dict(zip(names, samples.astype(np.float64).T, strict=True))
     return {
@@ -302,7 +297,7 @@ def _physical(
 
 def _interval(name: str, values: FloatArray) -> Interval:
     quantiles = np.quantile(values, list(QUANTILES.values())).tolist()
-    return Interval(name, PARAMETERS[name], **dict(zip(QUANTILES, quantiles, strict=True)))
+    return Interval(name, UNITS[name], **dict(zip(QUANTILES, quantiles, strict=True)))
 
 
 def build_alert(
@@ -334,22 +329,24 @@ def build_alert(
     prior_odds : float
         pi > 0.
     samples : ndarray, shape (S, 5), S >= 2, float32 or float64
-        Columns `SAMPLED`.
+        Columns `PARAMETERS`.
 
     Raises
     ------
     ValueError
         ``samples`` has another shape or holds values that are not finite.
     """
-    if samples.ndim != 2 or samples.shape[1] != len(SAMPLED) or len(samples) < 2:
-        raise ValueError(f"samples of shape {samples.shape}; expected (2 or more, {len(SAMPLED)})")
+    if samples.ndim != 2 or samples.shape[1] != len(PARAMETERS) or len(samples) < 2:
+        raise ValueError(
+            f"samples of shape {samples.shape}; expected (2 or more, {len(PARAMETERS)})"
+        )
     if not np.isfinite(samples).all():
         raise ValueError(f"posterior samples of star {batch.star[row]!r} are not all finite")
     star, survey, band = batch.star[row], batch.survey[row], batch.band[row]
     n, start = int(batch.n[row]), float(batch.t_start[row])
     mjd, flux, sigma = batch.mjd_tai[row, :n], batch.flux[row, :n], batch.sigma[row, :n]
     columns = _physical(samples, start)
-    summary = tuple(_interval(name, columns[name]) for name in PARAMETERS)
+    summary = tuple(_interval(name, columns[name]) for name in UNITS)
     median = {entry.name: entry.median for entry in summary}
     model = np.median(model_curves(samples, mjd - start, magnification), axis=0)
     baseline = None if batch.relative[row] else float(batch.baseline[row])
@@ -369,7 +366,7 @@ def build_alert(
         certified=certified,
         prior_odds=float(prior_odds),
         p_event=event_probability(log10_k if certified is None else certified.log10_k, prior_odds),
-        parameters=SAMPLED,
+        parameters=PARAMETERS,
         samples=samples.astype(np.float32),
         summary=summary,
         covariance=np.cov([columns[name] for name in ("t0", "u0", "tE")]),
@@ -406,7 +403,7 @@ def _magnitude(baseline_njy: float | None, part: float) -> float | None:
 def _reduced_chi2(
     flux: NDArray[np.float32], sigma: NDArray[np.float32], model: FloatArray
 ) -> float | None:
-    freedom = len(flux) - len(SAMPLED)
+    freedom = len(flux) - len(PARAMETERS)
     if freedom <= 0:
         return None
     return float((((flux - model) / sigma.astype(np.float64)) ** 2).sum()) / freedom

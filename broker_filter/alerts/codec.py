@@ -1,6 +1,7 @@
 """The bytes of alerts: Avro of ``schemas/alert``, Kafka messages, and JSON.
 
-The newest version is written; all of `VERSIONS` are read.
+The current version is written; all that are filed of its major version are read: by the schema
+with which they were written, with defaults for the fields that it does not have.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from broker_filter.alerts.alert import (
-    PARAMETERS,
     QUANTILES,
-    SAMPLED,
+    UNITS,
     Alert,
     CertifiedK,
     Interval,
@@ -29,13 +29,12 @@ from broker_filter.schemas import (
     current_version,
     decode_strict,
     encode,
+    known_versions,
     schema_header,
 )
-from broker_filter.types import Message, OutgoingMessage
+from broker_filter.types import PARAMETERS, Message, OutgoingMessage
 
 __all__ = ["from_avro", "from_message", "to_avro", "to_json_dict", "to_message", "to_record"]
-
-VERSIONS = ("1/0", current_version("alert"))
 
 _SHAPED = {
     "alert_id",
@@ -117,7 +116,7 @@ def from_avro(value: bytes, version: str | None = None) -> Alert:
     PoisonMessage
         The bytes are no such record, or its columns contradict the numbers that describe them.
     """
-    record = decode_strict("alert", value, version)
+    record = decode_strict("alert", value, version, read_as=current_version("alert"))
     try:
         return _from_record(record)
     except ValueError as error:
@@ -134,8 +133,9 @@ def from_message(message: Message) -> Alert:
     """
     schema = dict(message.headers).get(SCHEMA_HEADER, b"").decode(errors="replace")
     version = schema.removeprefix("alert/") or None
-    if version not in (None, *VERSIONS):
-        known = ", ".join(f"alert/{known}" for known in VERSIONS)
+    versions = known_versions("alert")
+    if version not in (None, *versions):
+        known = ", ".join(f"alert/{known}" for known in versions)
         raise PoisonMessage(
             "unknown_format", f"schema {schema[:80]!r} is not known; known: {known}"
         )
@@ -149,16 +149,15 @@ def _from_record(record: Mapping[str, Any]) -> Alert:
         raise ValueError(
             f"samples of shape {samples.shape} for {len(posterior['parameters'])} names"
         )
-    if missing := set(SAMPLED) - set(posterior["parameters"]):
+    if missing := set(PARAMETERS) - set(posterior["parameters"]):
         raise ValueError(f"samples lack {', '.join(sorted(missing))}")
-    if missing := set(PARAMETERS) - {entry["name"] for entry in posterior["summary"]}:
+    if missing := set(UNITS) - {entry["name"] for entry in posterior["summary"]}:
         raise ValueError(f"summary lacks {', '.join(sorted(missing))}")
     return Alert(
         alert_id=uuid.UUID(record["alertId"]),
         event_id=uuid.UUID(record["eventId"]),
         other_bands=tuple(
-            OtherBand(*(one[_camel(name)] for name in _OTHER_BAND))
-            for one in record.get("otherBands", ())
+            OtherBand(*(one[_camel(name)] for name in _OTHER_BAND)) for one in record["otherBands"]
         ),
         certified=_certified(record),
         parameters=tuple(posterior["parameters"]),

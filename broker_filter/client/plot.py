@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker_filter.alerts.alert import (
-    PARAMETERS,
+    UNITS,
     Alert,
     Magnification,
     mjd_to_datetime,
@@ -263,7 +263,7 @@ def _corner_columns(alert: Alert) -> dict[str, FloatArray]:
 
 def _corner_title(alert: Alert, name: str) -> str:
     median, up, down = alert.interval(name).rounded()
-    unit = " d" if PARAMETERS[name] == "d" and name != "t0" else ""
+    unit = " d" if UNITS[name] == "d" and name != "t0" else ""
     return rf"${_SYMBOLS[name]} = {median}^{{+{up}}}_{{-{down}}}${unit}"
 
 

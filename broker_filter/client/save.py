@@ -10,7 +10,7 @@ from typing import Any
 
 import fastavro
 
-from broker_filter.alerts.alert import PARAMETERS, QUANTILES, Alert
+from broker_filter.alerts.alert import QUANTILES, UNITS, Alert
 from broker_filter.alerts.codec import to_record
 from broker_filter.client.plot import plot_corner, plot_light_curve, require_matplotlib
 from broker_filter.errors import ConfigError
@@ -112,8 +112,8 @@ def parquet_sink(path: Path) -> Iterator[Sink]:
 def _arrow_fields(pa: Any) -> list[Any]:  # noqa: ANN401  pyarrow has no types
     names = list(_COLUMNS.items())
     names += [(f"certified_{name}", "float64") for name in _CERTIFIED]
-    names += [(f"{name}_{quantile}", "float64") for name in PARAMETERS for quantile in QUANTILES]
-    lists = [f"sample_{name}" for name in PARAMETERS] + ["mjd_tai", "flux", "sigma"]
+    names += [(f"{name}_{quantile}", "float64") for name in UNITS for quantile in QUANTILES]
+    lists = [f"sample_{name}" for name in UNITS] + ["mjd_tai", "flux", "sigma"]
     scalars = [pa.field(name, getattr(pa, kind)()) for name, kind in names]
     return scalars + [pa.field(name, pa.list_(pa.float64())) for name in lists]
 
@@ -130,7 +130,7 @@ def _row(alert: Alert) -> dict[str, Any]:
             for entry in alert.summary
             for quantile in QUANTILES
         },
-        **{f"sample_{name}": posterior[name].to_numpy() for name in PARAMETERS},
+        **{f"sample_{name}": posterior[name].to_numpy() for name in UNITS},
         "mjd_tai": alert.mjd_tai,
         "flux": alert.flux,
         "sigma": alert.sigma,

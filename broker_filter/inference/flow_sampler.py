@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad, relu
 
-from broker_filter.inference.posterior import PARAMETERS, prior_of
+from broker_filter.inference.posterior import prior_of
+from broker_filter.types import PARAMETERS
 
 __all__ = ["LN_2_PI", "FlowSampler", "spline", "spline_inverse"]
 
@@ -58,7 +59,7 @@ class FlowSampler:
         Returns
         -------
         theta : Tensor, shape (B, n, 5), float32
-            In the order of ``broker_filter.inference.posterior.PARAMETERS``, inside the prior.
+            In the order of `broker_filter.types.PARAMETERS`, inside the prior.
         log_density : Tensor, shape (B, n), float32
             Natural log of the flow's density there.
         """

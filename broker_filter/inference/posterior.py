@@ -17,9 +17,7 @@ from torch import Tensor, nn
 
 from broker_filter.inference.prior import BoxPrior
 
-__all__ = ["PARAMETERS", "build_estimator", "flow_loss", "prior_of"]
-
-PARAMETERS = ("t0", "u0", "log10_tE", "log10_rho", "f_s")
+__all__ = ["build_estimator", "flow_loss", "prior_of"]
 
 
 def build_estimator(

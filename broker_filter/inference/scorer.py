@@ -98,7 +98,7 @@ class Scorer:
 
     @torch.inference_mode()
     def posterior(self, scored: Scored, row: int, samples: int, seed: int) -> NDArray[np.float32]:
-        """Posterior samples of one window, shape (samples, 5), in `posterior.PARAMETERS` order.
+        """Posterior samples of one window, shape (samples, 5); columns `PARAMETERS`.
 
         One window a call: the samples then are the same whichever other windows alert.
         """

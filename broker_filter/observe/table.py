@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from broker_filter.schemas import schema_id
+
 __all__ = ["METRICS", "PREFIX", "PROCESS_METRICS", "Metric", "markdown_table"]
 
 PREFIX = "broker_filter_"
@@ -258,7 +260,7 @@ _OUTPUT = (
         ("schema",),
         "alerts published",
         "far above the usual rate: look at log_bayes_factor for a change of the input",
-        known=("alert/1/1",),
+        known=(schema_id("alert"),),
     ),
     Metric(
         "event_to_alert_seconds",

@@ -21,6 +21,7 @@ from broker_filter.kafka.embedded import BoundedPublisher, EmbeddedBroker
 from broker_filter.kafka.progress import GroupProgress
 from broker_filter.kafka.sink import KafkaSink, Sink
 from broker_filter.observe.metrics import Health, Metrics
+from broker_filter.schemas import schema_id
 from broker_filter.service.assembly import make_service
 
 __all__ = ["rehearse"]
@@ -74,7 +75,9 @@ def rehearse(
             publisher.start()
             service.run()
             publisher.finish()
-            return reader.take(int(metrics.value("alerts_published_total", schema="alert/1/1")))
+            return reader.take(
+                int(metrics.value("alerts_published_total", schema=schema_id("alert")))
+            )
 
 
 class _Publisher:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from broker_filter.alerts.alert import Alert
 from broker_filter.kafka.source import Source
 from broker_filter.observe.metrics import Metrics
+from broker_filter.schemas import schema_id
 from broker_filter.types import DeadLetter, Message, Partition
 
 __all__ = ["Reporter", "fields"]
@@ -48,7 +49,7 @@ class Reporter:
     def published(self, alerts: Iterable[Alert]) -> None:
         """Alerts are out, for all to see."""
         for alert in alerts:
-            self._metrics.inc("alerts_published_total", schema="alert/1/1")
+            self._metrics.inc("alerts_published_total", schema=schema_id("alert"))
             if alert.received_ms is not None:
                 passed = time.time() - alert.received_ms / 1000
                 self._metrics.observe("event_to_alert_seconds", passed)

@@ -28,7 +28,7 @@ class Curves:
     baseline_error : Tensor, shape (B,), float32
         1-sigma relative error of the baseline in whose units the curve is.
     theta : Tensor, shape (B, 5), float32
-        In the order of ``broker_filter.inference.posterior.PARAMETERS``; NaN for noise.
+        In the order of `broker_filter.types.PARAMETERS`; NaN for noise.
     snr : Tensor, shape (B,), float32
         Matched-filter signal-to-noise for an exactly known baseline; 0 for noise.
     """

@@ -14,8 +14,8 @@ import zuko
 from safetensors.torch import load_file
 
 from broker_filter.errors import ConfigError
-from broker_filter.inference.posterior import PARAMETERS
 from broker_filter.inference.zoo import FILES, Card, Entry, load, write_entry
+from broker_filter.types import PARAMETERS
 from model_zoo.evaluate.sets import Sizes
 from model_zoo.evaluate.suite import (
     CORE_PARTS,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import math
+import shutil
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -18,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from broker_filter.alerts.alert import UNITS as PARAMETER_UNITS
 from broker_filter.alerts.alert import (
-    PARAMETERS,
     Alert,
     CertifiedK,
     Interval,
@@ -44,10 +46,18 @@ from broker_filter.alerts.codec import (
 )
 from broker_filter.alerts.lifecycle import EventState
 from broker_filter.errors import PoisonMessage, SchemaError
-from broker_filter.schemas import decode_strict, encode, load_schema, schema_folder
+from broker_filter.schemas import (
+    CURRENT_VERSION,
+    decode_strict,
+    encode,
+    known_versions,
+    load_schema,
+    schema_folder,
+    schema_id,
+)
 from broker_filter.types import FloatArray, Message, WindowBatch
 
-FOLDER = schema_folder() / "alert/1/1"
+FOLDER = schema_folder() / schema_id("alert")
 START, N = 61000.0, 40
 ALERT_ID = "d0540af8-1466-52b5-9dcf-84f3390cdb1e"
 EVENT_ID = "61be02ea-baa5-5374-b9d5-e8a9fdf2b36f"
@@ -149,7 +159,7 @@ def test_summary_sums_up_the_samples() -> None:
     samples = posterior(spread=0.05)
     alert = build(samples=samples)
     column = samples.astype(np.float64)
-    assert [entry.name for entry in alert.summary] == list(PARAMETERS)
+    assert [entry.name for entry in alert.summary] == list(PARAMETER_UNITS)
     assert alert.interval("t0").median == pytest.approx(START + np.median(column[:, 0]), abs=1e-9)
     assert alert.interval("tE").p84 == pytest.approx(np.quantile(10 ** column[:, 2], 0.84))
     assert alert.interval("rho").p2_5 == pytest.approx(np.quantile(10 ** column[:, 3], 0.025))
@@ -386,7 +396,7 @@ def test_message_is_keyed_by_star_and_tells_what_filters_need() -> None:
     message = to_message(alert, "alerts")
     headers = dict(message.headers)
     assert (message.topic, message.key) == ("alerts", b"4611686018427387905")
-    assert headers["schema"] == b"alert/1/1"
+    assert headers["schema"].decode() == schema_id("alert")
     assert headers["alertId"].decode() == str(alert.alert_id)
     assert headers["state"] == b"update"
     assert float(headers["log10K"]) == alert.log10_k
@@ -420,12 +430,65 @@ def test_intervals_are_rounded_to_two_digits(
     assert Interval("t0", "d", median, p16, p84, p16, p84).rounded() == expected
 
 
-def test_alerts_of_the_former_version_are_read_by_their_header() -> None:
-    old = (schema_folder() / "alert/1/0/sample.avro").read_bytes()
-    message = Message("alerts", 0, 0, None, old, headers=(("schema", b"alert/1/0"),))
+def sample_message(version: str) -> Message:
+    value = (schema_folder() / version / "sample.avro").read_bytes()
+    return Message("alerts", 0, 0, None, value, headers=(("schema", version.encode()),))
+
+
+@pytest.mark.parametrize("version", known_versions("alert"))
+def test_samples_of_every_version_are_read_by_their_header(version: str) -> None:
+    message = sample_message(f"alert/{version}")
     alert = from_message(message)
-    assert alert.other_bands == ()
-    assert alert.alert_id == from_avro((FOLDER / "sample.avro").read_bytes()).alert_id
+    written = json.loads((schema_folder() / "alert" / version / "sample.json").read_text())
+    assert str(alert.alert_id) == written["alertId"]
+    assert alert.log10_k == written["log10K"]
+    assert [other.band for other in alert.other_bands] == [
+        other["band"] for other in written.get("otherBands", [])
+    ]
+    assert to_avro(from_avro(to_avro(alert))) == to_avro(alert)
+
+
+@pytest.fixture
+def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A version of tomorrow, filed beside today's: one more field, which may be left out."""
+    version = f"1/{int(known_versions('alert')[-1].split('/')[1]) + 1}"
+    shutil.copytree(schema_folder(), tmp_path, dirs_exist_ok=True)
+    schema = json.loads((schema_folder() / schema_id("alert") / "alert.avsc").read_text())
+    added = {"name": "verdict", "type": ["null", "string"], "default": None, "doc": "What it is."}
+    schema["fields"].insert(3, added)
+    schema["namespace"] = "broker_filter.v" + version.replace("/", "_")
+    folder = tmp_path / "alert" / version
+    folder.mkdir(parents=True)
+    (folder / "alert.avsc").write_text(json.dumps(schema))
+    monkeypatch.setattr("broker_filter.schemas.schema_folder", lambda: tmp_path)
+    load_schema.cache_clear()
+    return version
+
+
+def test_alerts_of_the_next_version_are_read_without_what_is_new(next_version: str) -> None:
+    assert known_versions("alert")[-1] == next_version
+    alert = build()
+    value = encode("alert", to_record(alert) | {"verdict": "lens"}, next_version)
+    header = (("schema", f"alert/{next_version}".encode()),)
+    assert to_avro(from_message(Message("alerts", 0, 0, None, value, headers=header))) == to_avro(
+        alert
+    )
+
+
+def test_todays_alerts_are_read_once_the_next_version_is_written(
+    next_version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    today, alert = schema_id("alert"), build()
+    value = to_avro(alert)
+    monkeypatch.setitem(CURRENT_VERSION, "alert", next_version)
+    assert from_message(
+        Message("alerts", 0, 0, None, value, headers=(("schema", today.encode()),))
+    ).alert_id == (alert.alert_id)
+    assert (
+        decode_strict("alert", value, today.removeprefix("alert/"), read_as=next_version)["verdict"]
+        is None
+    )
+    assert dict(to_message(alert, "alerts").headers)["schema"].decode() == f"alert/{next_version}"
 
 
 @pytest.mark.parametrize("version", [b"alert/9/9", b"alert/../../photometry", b"photometry/1/0"])

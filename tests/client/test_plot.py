@@ -18,7 +18,7 @@ from broker_filter.alerts.alert import Alert, mjd_to_datetime
 from broker_filter.alerts.codec import from_avro
 from broker_filter.client.plot import mass_levels, plot_corner, plot_light_curve
 from broker_filter.errors import ConfigError
-from broker_filter.schemas import schema_folder
+from broker_filter.schemas import schema_folder, schema_id
 from broker_filter.types import FloatArray
 
 
@@ -29,7 +29,7 @@ def point_source(u: FloatArray, _rho: FloatArray) -> FloatArray:
 
 @pytest.fixture
 def alert() -> Alert:
-    return from_avro((schema_folder() / "alert/1/1/sample.avro").read_bytes())
+    return from_avro((schema_folder() / schema_id("alert") / "sample.avro").read_bytes())
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_drawing_touches_neither_pyplot_nor_the_users_style(tmp_path: Path) -> N
         "assert style() == before\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
-    sample = schema_folder() / "alert/1/1/sample.avro"
+    sample = schema_folder() / schema_id("alert") / "sample.avro"
     subprocess.run(
         [sys.executable, "-c", program, str(sample), str(tmp_path / "corner.png")],
         check=True,

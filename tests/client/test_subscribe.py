@@ -28,14 +28,14 @@ from broker_filter.client.subscribe import Subscription, add_arguments, format_a
 from broker_filter.errors import ConfigError, TransientError
 from broker_filter.kafka.embedded import EmbeddedBroker
 from broker_filter.kafka.reader import TopicReader
-from broker_filter.schemas import schema_folder
+from broker_filter.schemas import schema_folder, schema_id
 from broker_filter.types import AlertState, Message
 
 # The package's function of the same name hides the module.
 module = importlib.import_module("broker_filter.client.subscribe")
 
 SILENCE_S = 1.0
-SAMPLE = from_avro((schema_folder() / "alert/1/1/sample.avro").read_bytes())
+SAMPLE = from_avro((schema_folder() / schema_id("alert") / "sample.avro").read_bytes())
 
 
 def alert(log10_k: float = 9.0, state: AlertState = "new", star: str | int = 1) -> Alert:

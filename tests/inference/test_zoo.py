@@ -19,7 +19,7 @@ from torch import Tensor
 from broker_filter.errors import ModelError
 from broker_filter.inference import zoo
 from broker_filter.inference.network import Network
-from broker_filter.inference.posterior import PARAMETERS
+from broker_filter.types import PARAMETERS
 
 CONFIG: dict[str, Any] = {
     "window": {"days": 20.0, "max_points": 1000, "buckets": [128, 256, 512, 1000]},

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from broker_filter.inference.network import Network
-from broker_filter.inference.posterior import PARAMETERS
+from broker_filter.types import PARAMETERS
 from model_zoo.evaluate.draw.posteriors import plot_posteriors
 from model_zoo.evaluate.measure.posteriors import (
     measure_posteriors,

@@ -26,7 +26,7 @@ from broker_filter.photometry.usable import Limits
 from broker_filter.pipeline.assessment import Outputs
 from broker_filter.pipeline.batcher import Batcher, Work
 from broker_filter.pipeline.intake import Intake
-from broker_filter.schemas import schema_folder
+from broker_filter.schemas import schema_folder, schema_id
 from broker_filter.service.loop import Service
 from broker_filter.service.restore import Restorer, find_start
 from broker_filter.service.snapshots import SnapshotWriter
@@ -39,7 +39,7 @@ from broker_filter.windows.store import WindowStore
 PARTITION = ("epochs", 0)
 PATIENCE_S = 60.0
 GOOD = (schema_folder() / "photometry/1/0/sample.avro").read_bytes()
-ALERT = from_avro((schema_folder() / "alert/1/1/sample.avro").read_bytes())
+ALERT = from_avro((schema_folder() / schema_id("alert") / "sample.avro").read_bytes())
 
 
 def good(offset: int, partition: int = 0) -> Message:

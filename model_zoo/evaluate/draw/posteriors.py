@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from broker_filter.inference.posterior import PARAMETERS
+from broker_filter.types import PARAMETERS
 from model_zoo.evaluate.measure.posteriors import RANK_BINS
 
 __all__ = ["plot_posteriors", "plot_toy"]

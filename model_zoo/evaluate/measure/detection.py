@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from broker_filter.inference.lens import excess
 from broker_filter.inference.network import Network
 from broker_filter.inference.network_input import split_padding, thin
-from broker_filter.inference.posterior import PARAMETERS
 from broker_filter.inference.prior import BoxPrior
+from broker_filter.types import PARAMETERS
 from model_zoo.evaluate.measure.cuts import (
     CUTS,
     Cut,

@@ -19,7 +19,7 @@ from torch import Tensor
 from broker_filter.inference.flow_sampler import FlowSampler
 from broker_filter.inference.lens import excess
 from broker_filter.inference.network import Network
-from broker_filter.inference.posterior import PARAMETERS
+from broker_filter.types import PARAMETERS
 from model_zoo.evaluate.sets import SEEDS, Sizes, progress, score
 from model_zoo.simulate.curves import Simulator
 
@@ -96,7 +96,7 @@ def posterior_figures(
     Parameters
     ----------
     samples : ndarray, shape (n, S, 5)
-        Posterior samples in the order of ``broker_filter.inference.posterior.PARAMETERS``.
+        Posterior samples in the order of `broker_filter.types.PARAMETERS`.
     theta : ndarray, shape (n, 5), float64
         The truth.
     weights : ndarray, shape (n, S), optional

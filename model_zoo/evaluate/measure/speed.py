@@ -29,8 +29,8 @@ from broker_filter.inference.evidence import EvidenceHead
 from broker_filter.inference.flow_sampler import FlowSampler
 from broker_filter.inference.network import Network
 from broker_filter.inference.network_input import split_padding
-from broker_filter.inference.posterior import PARAMETERS
 from broker_filter.inference.prior import BoxPrior
+from broker_filter.types import PARAMETERS
 from model_zoo.evaluate.sets import SEEDS, curves, progress
 from model_zoo.simulate.curves import Simulator
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from broker_filter.inference.posterior import PARAMETERS
+from broker_filter.types import PARAMETERS
 from model_zoo.evaluate.report.markdown import cell, render, table
 from model_zoo.evaluate.report.tables import certified_tables, exact_tables, stream_tables
 from model_zoo.evaluate.sets import SEEDS, Sizes
