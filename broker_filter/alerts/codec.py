@@ -133,9 +133,8 @@ def from_message(message: Message) -> Alert:
     """
     schema = dict(message.headers).get(SCHEMA_HEADER, b"").decode(errors="replace")
     version = schema.removeprefix("alert/") or None
-    versions = known_versions("alert")
-    if version not in (None, *versions):
-        known = ", ".join(f"alert/{known}" for known in versions)
+    if version not in (None, current_version("alert")) and version not in known_versions("alert"):
+        known = ", ".join(f"alert/{known}" for known in known_versions("alert"))
         raise PoisonMessage(
             "unknown_format", f"schema {schema[:80]!r} is not known; known: {known}"
         )
