@@ -42,6 +42,7 @@ SUMS = "SHA256SUMS"
 CONFIG_KEYS = {"window", "encoder", "evidence", "flow", "prior"}
 # bfloat16 and other processors move ln K by about this much; a wrong weight moves it by far more.
 SELF_TEST_TOLERANCE = 0.05
+MOST_IN_A_CELL = 8  # named figures in one cell of the page
 
 
 class Card(BaseModel):
@@ -304,19 +305,38 @@ def _sha256(path: Path) -> str:
 
 
 def _readme(card: Card) -> str:
-    def table(section: Mapping[str, Any]) -> str:
-        rows = (f"| {key} | {_short(value)} |" for key, value in section.items())
-        return "\n".join(["| what | figure |", "|---|---|", *rows])
-
+    """The card for people; what does not fit into a table is in card.json alone."""
+    sections = {
+        "Inputs": card.inputs,
+        "Outputs": card.outputs,
+        "Evaluation": card.evaluation,
+        "Training": card.training,
+    }
+    tables = "\n\n".join(f"## {title}\n\n{_table(part)}" for title, part in sections.items())
     limits = "\n".join(f"- {limit}" for limit in card.limits)
     return (
         f"---\nlicense: {card.licence.lower()}\nlibrary_name: broker-filter\n"
         f"tags: [microlensing, simulation-based-inference]\n---\n\n# {card.model_id}\n\n"
-        f"{card.summary}\n\n## Inputs\n\n{table(card.inputs)}\n\n## Outputs\n\n"
-        f"{table(card.outputs)}\n\n## Evaluation\n\n{table(card.evaluation)}\n\n## Training\n\n"
-        f"{table(card.training)}\n\n## Limits\n\n{limits}\n"
+        f"{card.summary}\n\n{tables}\n\n## Limits\n\n{limits}\n\n"
+        "All figures and settings: [card.json](card.json).\n"
     )
 
 
-def _short(value: object) -> str:
-    return json.dumps(value) if isinstance(value, (dict, list)) else str(value)
+def _table(section: Mapping[str, Any]) -> str:
+    cells = ((key, _cell(value)) for key, value in section.items())
+    rows = (f"| {key} | {cell} |" for key, cell in cells if cell is not None)
+    return "\n".join(["| what | figure |", "|---|---|", *rows])
+
+
+def _cell(value: object) -> str | None:
+    """Scalars, lists of them, and named ones, in one line; None for anything deeper."""
+    if isinstance(value, dict):
+        named = [(key, None if isinstance(v, dict) else _cell(v)) for key, v in value.items()]
+        if len(named) > MOST_IN_A_CELL or any(cell is None for _, cell in named):
+            return None
+        return "; ".join(f"{key} {cell}" for key, cell in named)
+    if isinstance(value, list):
+        if any(isinstance(item, dict | list) for item in value):
+            return None
+        return ", ".join(str(_cell(item)) for item in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -40,8 +40,8 @@ LIMITS = (
     ),
     "Single lens, uniform source, no parallax.",
     (
-        "The network's log10 K is off by 1 to 2 where it is near zero, and by several far from it; "
-        "certified K is not."
+        "The network's log10 K is an estimate: the evaluation's comparison with exact evidence "
+        "says how far it is off. Certified K is unbiased."
     ),
 )
 GATED = (

@@ -305,3 +305,14 @@ def test_every_filed_entry_is_whole_and_says_what_it_is(model_id: str) -> None:
     assert entry.card.inputs["window_days"] == entry.window_days
     assert entry.threshold >= 2
     assert entry.card.limits
+
+
+def test_the_page_of_a_card_shows_figures_and_leaves_deep_ones_to_the_card(tmp_path: Path) -> None:
+    evaluation = {"rmse": {"t0": 0.123456, "u0": 2}, "by_snr": [{"snr": 1.0}], "n": 5000}
+    card = make_card().model_copy(update={"evaluation": evaluation})
+    path = tmp_path / "fspl-test-0.0.1"
+    zoo.write_entry(path, make_network(), CONFIG, card, make_windows(), torch.zeros(3))
+    page = (path / "README.md").read_text()
+    assert "| rmse | t0 0.1235; u0 2 |" in page
+    assert "| n | 5000 |" in page
+    assert "by_snr" not in page
