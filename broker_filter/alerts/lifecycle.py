@@ -1,8 +1,8 @@
-"""The life of an event: which looks at a window become alerts, and of which kind.
+"""The life of an event: which evaluations of a window become alerts, and of which kind.
 
-A look is one evaluation of the window of one (star, band). An event opens when K passes the
-threshold and then speaks up rarely: when K has grown much, when the event has become twice as old
-(its posterior is another by then), and once more when it ends::
+The window of one (star, band) is evaluated again and again. An event opens when K passes the
+threshold and then gives an alert rarely: when K has grown much, when the event has become twice as
+old (its posterior is another by then), and once more when it ends::
 
       no event ── new ──▶ open ◀─┐
         ▲  ▲              │ │ └──┴─ update
@@ -20,9 +20,9 @@ Between threshold - 1 and the threshold an open event stays open and a closed on
 (hysteresis), so that noise in K does not open and retract in turn. A pass after the end opens a new
 event.
 
-At most one alert comes from one last epoch, since the alert's id is made from it: a second look at
-the same epochs (late data, say) waits for the next epoch. No clock is read; the same looks give the
-same alerts.
+At most one alert comes from one last epoch, since the alert's id is made from it: a second
+evaluation of the same epochs (late data, say) waits for the next epoch. No clock is read; the same
+evaluations give the same alerts.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from typing import Final
 
 import numpy as np
 
+from broker_filter.alerts.threshold import Rule
 from broker_filter.errors import ModelError, StateError
 from broker_filter.state.columns import (
     Column,
@@ -48,7 +49,6 @@ from broker_filter.types import AlertState, StarId
 
 __all__ = [
     "FIRST_UPDATE_DAYS",
-    "HYSTERESIS",
     "UPDATE_FACTOR",
     "UPDATE_STEP",
     "EventKey",
@@ -58,9 +58,6 @@ __all__ = [
     "events_to_columns",
     "with_peak",
 ]
-
-HYSTERESIS = 1.0
-"""How far log10 K must fall below the threshold before an event ends."""
 
 UPDATE_STEP = 1.0
 """How far log10 K must grow beyond the last alert's before the next."""
@@ -79,7 +76,7 @@ _TIMES: Final = ("opened_mjd", "alerted_mjd", "alerted_log10_k", "seen_mjd", "t0
 
 @dataclass(frozen=True, slots=True)
 class EventState:
-    """What one (star, band) must remember between looks; all it holds fits a snapshot row.
+    """What one (star, band) must remember between evaluations; all it holds fits a snapshot row.
 
     Parameters
     ----------
@@ -92,9 +89,9 @@ class EventState:
     alerted_log10_k : float
         log10 K of the last alert.
     seen_mjd : float, MJD TAI
-        Last epoch of the last look.
+        Last epoch of the last evaluation.
     t0 : float, MJD TAI
-        Median time of the peak in the last new or update alert; NaN until told by `with_peak`.
+        Median time of the peak in the last new or update alert; NaN until set by `with_peak`.
     closed : bool
         The event has ended. A closed state is kept until the star's next epoch only.
     """
@@ -113,19 +110,20 @@ def decide(
     log10_k: float,
     mjd_last: float,
     window_start: float,
-    threshold: float,
+    rule: Rule,
     *,
     window_days: float,
     model_id: str,
 ) -> tuple[EventState | None, AlertState | None]:
-    """Take one look into account.
+    """Take one evaluation into account.
 
     Parameters
     ----------
     state : EventState or None
-        As the last look left it; None for a star without an event.
-    log10_k, threshold : float
-        Both the network's, or both certified.
+        As the last evaluation left it; None for a star without an event.
+    log10_k : float
+        The network's, or what a certificate may claim where ``rule.certified_decides``.
+    rule : Rule
     mjd_last, window_start : float, MJD TAI
         Last epoch in the window, and where the window starts.
     window_days : float, days
@@ -136,7 +134,7 @@ def decide(
     Returns
     -------
     state : EventState or None
-        To be kept for the next look (after `with_peak`, where an alert is published).
+        To be kept for the next evaluation (after `with_peak`, where an alert is published).
     alert : "new", "update", "retraction", "final" or None
         The alert to publish, if any; its ids come from the returned state, which is then not None.
 
@@ -150,10 +148,10 @@ def decide(
     if state is not None and mjd_last <= state.alerted_mjd:
         return state, None
     if state is None or state.closed:
-        if log10_k < threshold:
+        if not rule.opens(log10_k):
             return None, None
         return EventState(mjd_last, model_id, mjd_last, log10_k, mjd_last), "new"
-    alert = _next_alert(state, log10_k, mjd_last, window_start, threshold, window_days)
+    alert = _next_alert(state, log10_k, mjd_last, window_start, rule, window_days)
     if alert is None:
         return replace(state, seen_mjd=max(mjd_last, state.seen_mjd)), None
     return _alerted(state, log10_k, mjd_last, closed=alert != "update"), alert
@@ -164,17 +162,17 @@ def _next_alert(
     log10_k: float,
     mjd_last: float,
     window_start: float,
-    threshold: float,
+    rule: Rule,
     window_days: float,
 ) -> AlertState | None:
-    """Tell the alert that an open event gives at a new epoch."""
+    """The alert that an open event gives at a new epoch, if any."""
     if state.seen_mjd < window_start:
         return "final"
-    if log10_k < threshold - HYSTERESIS:
+    if rule.ends(log10_k):
         return "final" if state.t0 < window_start + window_days / 4 else "retraction"
     last = state.alerted_log10_k
     grown = log10_k >= max(last + UPDATE_STEP, UPDATE_FACTOR * last)
-    older = log10_k >= threshold and _twice_as_old(state, mjd_last)
+    older = rule.opens(log10_k) and _twice_as_old(state, mjd_last)
     return "update" if grown or older else None
 
 

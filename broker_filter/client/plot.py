@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from broker_filter.alerts.alert import (
     UNITS,
     Alert,
-    Magnification,
     mjd_to_datetime,
-    model_curves,
 )
+from broker_filter.alerts.build import Magnification, model_curves
 from broker_filter.errors import ConfigError
 from broker_filter.photometry.magnitudes import AB_ZERO_POINT
 from broker_filter.types import FloatArray

@@ -15,18 +15,22 @@ from functools import cached_property
 
 import numpy as np
 
-from broker_filter.alerts.alert import (
-    Alert,
-    CertifiedK,
+from broker_filter.alerts.alert import Alert, CertifiedK, OtherBand
+from broker_filter.alerts.build import (
+    Common,
+    Evaluation,
     Magnification,
-    OtherBand,
     ProcessingTimes,
     Provenance,
     build_alert,
 )
-from broker_filter.alerts.certifications import Look, is_due, looks_from_columns, looks_to_columns
+from broker_filter.alerts.certifications import (
+    Certification,
+    certifications_from_columns,
+    certifications_to_columns,
+    is_due,
+)
 from broker_filter.alerts.lifecycle import (
-    HYSTERESIS,
     EventKey,
     EventState,
     decide,
@@ -34,6 +38,7 @@ from broker_filter.alerts.lifecycle import (
     events_to_columns,
     with_peak,
 )
+from broker_filter.alerts.threshold import Rule
 from broker_filter.inference.scorer import Scored, Scorer
 from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.batcher import Work
@@ -64,34 +69,58 @@ class AssessmentOptions:
 
     Parameters
     ----------
-    threshold : float
-        In log10 K: of the network, or certified.
+    rule : Rule
+        Which log10 K opens and ends an event.
     prior_odds : float
     samples, seed : int
         Of the posterior.
-    trigger : float, optional
-        log10 K of the network from which on certified K decides; None leaves it to the network.
     certified : bool
         Whether alerts carry certified K, also where the network decides.
     """
 
-    threshold: float
+    rule: Rule
     prior_odds: float
     samples: int = 1000
     seed: int = 0
-    trigger: float | None = None
     certified: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """What is remembered of the stars of one partition: open events, and looks at windows."""
+    """What is kept of the stars of one partition: open events, and last certifications."""
 
     events: dict[EventKey, EventState] = field(default_factory=dict)
-    looks: dict[EventKey, Look] = field(default_factory=dict)
+    certifications: dict[EventKey, Certification] = field(default_factory=dict)
 
-    def knows(self, key: EventKey) -> bool:
-        return key in self.events or key in self.looks
+    def holds(self, key: EventKey) -> bool:
+        """Whether there is anything about a star and band."""
+        return key in self.events or key in self.certifications
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """One window of a batch that may change an event."""
+
+    batch: WindowBatch
+    scored: Scored
+    row: int
+    key: EventKey
+    memory: _Memory
+
+    @property
+    def log10_k(self) -> float:
+        """Of the network."""
+        return float(self.scored.log10_k[self.row])
+
+    @property
+    def start(self) -> float:
+        """MJD TAI."""
+        return float(self.batch.t_start[self.row])
+
+    @property
+    def last_mjd(self) -> float:
+        """Last epoch, MJD TAI."""
+        return float(self.batch.mjd_tai[self.row, self.batch.n[self.row] - 1])
 
 
 class Assessment:
@@ -117,8 +146,8 @@ class Assessment:
         metrics: Metrics,
     ) -> None:
         self._scorer, self._options = scorer, options
-        self._magnification, self._provenance = magnification, provenance
-        self._metrics = metrics
+        self._rule, self._provenance, self._metrics = options.rule, provenance, metrics
+        self._common = Common(provenance, options.rule.threshold, options.prior_odds, magnification)
         self._memories: defaultdict[Partition, _Memory] = defaultdict(_Memory)
 
     def warm_up(self) -> None:
@@ -145,18 +174,18 @@ class Assessment:
         return replace(state, columns=columns, model_id=self._provenance.model_id)
 
     def state(self, partition: Partition) -> dict[str, Column]:
-        """The events of a partition and the looks at its windows as columns for a snapshot."""
+        """Events and certifications of a partition, as columns for a snapshot."""
         memory = self._memories.get(partition, _Memory())
         return {
             **prefixed("event", events_to_columns(memory.events)),
-            **prefixed("look", looks_to_columns(memory.looks)),
+            **prefixed("look", certifications_to_columns(memory.certifications)),
         }
 
     def restore(self, partition: Partition, state: ShardState | None) -> None:
         """Begin a partition with the events of a state, or with none.
 
         Events that another model opened stay open: their id remembers that model, and what this one
-        finds is told as their update, retraction or final.
+        finds becomes their update, retraction or final.
 
         While it is called, no work of this partition may be under way in another thread.
 
@@ -170,7 +199,7 @@ class Assessment:
             with damage_of(f"the snapshot of {partition}"):
                 self._memories[partition] = _Memory(
                     events_from_columns(state.part("event")),
-                    looks_from_columns(state.part("look")),
+                    certifications_from_columns(state.part("look")),
                 )
 
     def drop(self, partitions: Iterable[Partition]) -> None:
@@ -189,130 +218,112 @@ class Assessment:
 
     def _decide(self, work: Work, batch: WindowBatch, scored: Scored, now_ms: int) -> list[Alert]:
         """Only rows above the trigger or of an open event can change anything."""
-        options = self._options
-        trigger = options.threshold if options.trigger is None else options.trigger
         keys = list(zip(batch.survey, batch.star, batch.band, strict=True))
         memories = [self._memories[origin.partition] for origin in work.origins]
-        above = scored.log10_k >= trigger
+        above = scored.log10_k >= self._rule.certify_from
         opening = {keys[row] for row in np.flatnonzero(above)}
         pairs = enumerate(zip(keys, memories, strict=True))
-        rows = [row for row, (key, memory) in pairs if key in opening or memory.knows(key)]
+        rows = [row for row, (key, memory) in pairs if key in opening or memory.holds(key)]
         siblings = _Siblings(work, rows, self._scorer)
         alerts = []
         for row in rows:
-            key, memory, origin = keys[row], memories[row], work.origins[row]
-            if not (above[row] or memory.knows(key)):
+            # An earlier row of the same star may have opened its event, or ended it.
+            if not (above[row] or memories[row].holds(keys[row])):
                 continue
-            times = ProcessingTimes(origin.received_ms or None, now_ms, now_ms)
-            look = self._certify(batch, scored, row, key, memory.looks, trigger)
-            alert = self._look(siblings, batch, scored, row, key, memory.events, look, times)
+            window = _Window(batch, scored, row, keys[row], memories[row])
+            times = ProcessingTimes(work.origins[row].received_ms or None, now_ms, now_ms)
+            alert = self._take(window, siblings, times)
             # A silent alert was needed all the same: its peak decides how the event ends.
-            if alert is not None and not origin.silent:
+            if alert is not None and not work.origins[row].silent:
                 alerts.append(alert)
         return alerts
 
-    def _look(
-        self,
-        siblings: _Siblings,
-        batch: WindowBatch,
-        scored: Scored,
-        row: int,
-        key: EventKey,
-        events: dict[EventKey, EventState],
-        look: Look | None,
-        times: ProcessingTimes,
-    ) -> Alert | None:
-        log10_k = float(scored.log10_k[row])
-        if self._options.trigger is not None and look is not None:
-            log10_k = look.charged
-        state, kind = decide(
+    def _take(self, window: _Window, siblings: _Siblings, times: ProcessingTimes) -> Alert | None:
+        """Move the event of one window on; the alert that this gives, if any."""
+        certification = self._certify(window)
+        events, key = window.memory.events, window.key
+        log10_k = window.log10_k
+        if self._rule.certified_decides and certification is not None:
+            log10_k = certification.charged
+        event, kind = decide(
             events.get(key),
             log10_k,
-            float(batch.mjd_tai[row, batch.n[row] - 1]),
-            float(batch.t_start[row]),
-            self._options.threshold,
+            window.last_mjd,
+            window.start,
+            self._rule,
             window_days=self._provenance.window_days,
             model_id=self._provenance.model_id,
         )
-        alert = None
-        if state is not None and kind is not None:
-            began = time.perf_counter()
-            samples = self._scorer.posterior(
-                scored, row, self._options.samples, self._seed(key, batch, row)
-            )
-            usable = np.isfinite(samples).all(axis=1).mean()
-            self._metrics.observe("posterior_support_fraction", usable)
-            alert = build_alert(
-                batch,
-                row,
-                event=state,
-                state=kind,
-                log10_k=float(scored.log10_k[row]),
-                threshold=self._options.threshold,
-                prior_odds=self._options.prior_odds,
-                samples=samples,
-                magnification=self._magnification,
-                provenance=self._provenance,
-                times=times,
-                certified=None
-                if look is None
-                else CertifiedK(
-                    look.log10_k, look.log10_k_error, look.effective_sample_size, look.count
-                ),
-                other_bands=siblings.of(row),
-            )
-            state = with_peak(state, alert.t0_mjd_tai)
-            passed = time.perf_counter() - began
-            self._metrics.observe("inference_seconds", passed, stage="posterior")
-        if state is None:
+        if event is None:
             events.pop(key, None)
-        else:
-            events[key] = state
+            return None
+        alert = None
+        if kind is not None:
+            found = Evaluation(
+                event, kind, window.log10_k, _claim(certification), siblings.of(window.row)
+            )
+            alert = self._build(window, found, times)
+            event = with_peak(event, alert.t0_mjd_tai)
+        events[key] = event
         return alert
 
-    def _certify(
-        self,
-        batch: WindowBatch,
-        scored: Scored,
-        row: int,
-        key: EventKey,
-        looks: dict[EventKey, Look],
-        trigger: float,
-    ) -> Look | None:
-        """The look at a window that counts now: the last one, or a new one where K has grown.
+    def _build(self, window: _Window, found: Evaluation, times: ProcessingTimes) -> Alert:
+        began = time.perf_counter()
+        samples = self._scorer.posterior(
+            window.scored, window.row, self._options.samples, self._seed(window)
+        )
+        usable = np.isfinite(samples).all(axis=1).mean()
+        self._metrics.observe("posterior_support_fraction", usable)
+        alert = build_alert(window.batch, window.row, found, samples, times, self._common)
+        passed = time.perf_counter() - began
+        self._metrics.observe("inference_seconds", passed, stage="posterior")
+        return alert
 
-        None once the network's K has fallen so far below the trigger that it speaks for itself,
-        and where none is wanted.
+    def _certify(self, window: _Window) -> Certification | None:
+        """The certification that counts now: the last one, or a new one where K has grown.
+
+        None once the network's K has fallen so far below the trigger that it decides by itself, and
+        where none is wanted.
         """
-        log10_k, start = float(scored.log10_k[row]), float(batch.t_start[row])
-        if not self._options.certified or log10_k < trigger - HYSTERESIS:
-            looks.pop(key, None)
+        known, key = window.memory.certifications, window.key
+        if not self._options.certified or self._rule.forgets(window.log10_k):
+            known.pop(key, None)
             return None
-        last = looks.get(key)
-        if log10_k >= trigger and is_due(last, log10_k, start):
-            began = time.perf_counter()
-            found = self._scorer.certify(batch, scored, row, self._seed(key, batch, row))
-            count = last.count + 1 if last is not None and last.window_start == start else 1
-            looks[key] = Look(
-                start,
-                count,
-                log10_k,
-                found.log10_k,
-                found.log10_k_error,
-                found.effective_sample_size,
-            )
-            passed = time.perf_counter() - began
-            self._metrics.observe("inference_seconds", passed, stage="certified")
-        return looks.get(key)
+        last = known.get(key)
+        worth_it = window.log10_k >= self._rule.certify_from
+        if worth_it and is_due(last, window.log10_k, window.start):
+            known[key] = self._new_certification(window, last)
+        return known.get(key)
 
-    def _seed(self, key: EventKey, batch: WindowBatch, row: int) -> int:
+    def _new_certification(self, window: _Window, last: Certification | None) -> Certification:
+        began = time.perf_counter()
+        found = self._scorer.certify(window.batch, window.scored, window.row, self._seed(window))
+        again = last is not None and last.window_start == window.start
+        self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="certified")
+        return Certification(
+            window.start,
+            last.count + 1 if last is not None and again else 1,
+            window.log10_k,
+            found.log10_k,
+            found.log10_k_error,
+            found.effective_sample_size,
+        )
+
+    def _seed(self, window: _Window) -> int:
         """A seed from star and last epoch, so that a replay draws the same samples."""
-        name = f"{self._options.seed}:{key}:{batch.mjd_tai[row, batch.n[row] - 1]:.8f}"
+        name = f"{self._options.seed}:{window.key}:{window.last_mjd:.8f}"
         return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") >> 1
 
 
+def _claim(found: Certification | None) -> CertifiedK | None:
+    """A certification as alerts carry it."""
+    if found is None:
+        return None
+    return CertifiedK(found.log10_k, found.log10_k_error, found.effective_sample_size, found.count)
+
+
 class _Siblings:
-    """What the network says of the windows of the same stars in their other bands.
+    """The network's K of the windows of the same stars in their other bands.
 
     They are scored when the first alert asks for some, those of all rows together.
 

@@ -6,8 +6,8 @@ import logging
 import math
 from contextlib import ExitStack
 
-from broker_filter.alerts.alert import Provenance
-from broker_filter.alerts.certifications import budget_threshold
+from broker_filter.alerts.build import Provenance
+from broker_filter.alerts.threshold import make_rule
 from broker_filter.config import Input, Settings
 from broker_filter.decode.avro.schema import load_folder
 from broker_filter.decode.decoder import Decoder
@@ -104,37 +104,24 @@ def make_assessment(settings: Settings, entry: Entry, metrics: Metrics) -> Asses
         chunk=settings.batch.chunk,
         threads=model.threads,
     )
-    threshold = _threshold(settings, entry)
+    rule = make_rule(alert, card_threshold=entry.threshold, window_days=entry.window_days)
+    said = {"log10_k": round(rule.threshold, 3), "decide_on": alert.decide_on}
+    _log.info("threshold", extra={"event": "threshold", **said})
     version = software_version()
     metrics.set("build_info", 1, version=version, model=entry.model_id)
     return Assessment(
         scorer,
         AssessmentOptions(
-            threshold,
+            rule,
             alert.prior_odds,
             alert.posterior_samples,
             alert.seed,
-            trigger=alert.trigger_log10_k if alert.decide_on == "certified" else None,
             certified=alert.certified,
         ),
         magnification,
         Provenance(entry.model_id, entry.sha256, version, entry.window_days),
         metrics,
     )
-
-
-def _threshold(settings: Settings, entry: Entry) -> float:
-    """The threshold in log10 K: as set, or from the budget, or the model card's."""
-    alert = settings.alert
-    if alert.log10_k is not None:
-        threshold = alert.log10_k
-    elif alert.stars is not None and alert.false_alarms_per_night is not None:
-        threshold = budget_threshold(alert.stars, alert.false_alarms_per_night, entry.window_days)
-    else:
-        threshold = entry.threshold
-    said = {"event": "threshold", "log10_k": round(threshold, 3), "decide_on": alert.decide_on}
-    _log.info("threshold", extra=said)
-    return threshold
 
 
 def make_service(

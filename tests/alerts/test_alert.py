@@ -21,11 +21,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from broker_filter.alerts.alert import UNITS as PARAMETER_UNITS
-from broker_filter.alerts.alert import (
-    Alert,
-    CertifiedK,
-    Interval,
-    OtherBand,
+from broker_filter.alerts.alert import Alert, CertifiedK, Interval, OtherBand, mjd_to_datetime
+from broker_filter.alerts.build import (
+    Common,
+    Evaluation,
     ProcessingTimes,
     Provenance,
     ab_magnitude,
@@ -33,7 +32,6 @@ from broker_filter.alerts.alert import (
     build_alert,
     event_id,
     event_probability,
-    mjd_to_datetime,
     model_curves,
 )
 from broker_filter.alerts.codec import (
@@ -109,14 +107,17 @@ def build(batch: WindowBatch | None = None, **changes: Any) -> Alert:
         "event": EventState(START + 9.0, "fspl-roman-0.0.9", START + 12, 6.5, START + 12),
         "state": "update",
         "log10_k": 6.5,
+        "provenance": Provenance("fspl-roman-0.1.0", "ab" * 32, "0.1.0", 20.0),
         "threshold": 3.0,
         "prior_odds": 1e-6,
-        "samples": posterior(),
         "magnification": point_source,
-        "provenance": Provenance("fspl-roman-0.1.0", "ab" * 32, "0.1.0", 20.0),
+        "samples": posterior(),
         "times": ProcessingTimes(1_700_000_000_000, 1_700_000_000_100, 1_700_000_000_150),
-    }
-    return build_alert(batch or window(), 1, **(arguments | changes))
+    } | changes
+    samples, times = arguments.pop("samples"), arguments.pop("times")
+    common = {field.name: arguments.pop(field.name) for field in fields(Common)}
+    found = Evaluation(**arguments)
+    return build_alert(batch or window(), 1, found, samples, times, Common(**common))
 
 
 # Ids

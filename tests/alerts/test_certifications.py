@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from broker_filter.alerts.certifications import (
-    Look,
-    budget_threshold,
+    Certification,
+    certifications_from_columns,
+    certifications_to_columns,
     is_due,
-    looks_from_columns,
-    looks_to_columns,
 )
 from broker_filter.errors import StateError
 
-LOOK = Look(60_000.0, 1, 2.5, 3.0, 0.1, 50.0)
+LOOK = Certification(60_000.0, 1, 2.5, 3.0, 0.1, 50.0)
 
 
 def test_the_first_look_at_a_window_is_due() -> None:
@@ -47,27 +45,21 @@ def test_all_looks_together_claim_no_more_than_one() -> None:
     assert sum(10**-charge for charge in charges) < 1
 
 
-def test_a_budget_gives_the_threshold_of_the_design() -> None:
-    """Ten false alarms a night over 200 million stars and windows of 20 days: log10 k = 6.6."""
-    assert budget_threshold(200_000_000, 10, 20.0) == pytest.approx(6.602, abs=1e-3)
-    assert budget_threshold(10, 10, 20.0) == pytest.approx(math.log10(1 / 5))
-
-
-def test_looks_survive_a_snapshot() -> None:
+def test_certifications_survive_a_snapshot() -> None:
     looks = {
         ("roman", 4_611_686_018_427_387_905, "F146"): LOOK,
         ("ztf", "ZTF18abc", "g"): replace(LOOK, count=3, log10_k=-0.2),
     }
-    assert looks_from_columns(looks_to_columns(looks)) == looks
-    assert looks_from_columns(looks_to_columns({})) == {}
+    assert certifications_from_columns(certifications_to_columns(looks)) == looks
+    assert certifications_from_columns(certifications_to_columns({})) == {}
 
 
 def test_columns_that_do_not_fit_are_refused() -> None:
-    columns = looks_to_columns({("roman", 1, "F146"): LOOK})
+    columns = certifications_to_columns({("roman", 1, "F146"): LOOK})
     del columns["count"]
-    with pytest.raises(StateError, match="looks"):
-        looks_from_columns(columns)
-    columns = looks_to_columns({("roman", 1, "F146"): LOOK})
+    with pytest.raises(StateError, match="certifications"):
+        certifications_from_columns(columns)
+    columns = certifications_to_columns({("roman", 1, "F146"): LOOK})
     columns["log10_k"] = np.zeros(2)
-    with pytest.raises(StateError, match="looks"):
-        looks_from_columns(columns)
+    with pytest.raises(StateError, match="certifications"):
+        certifications_from_columns(columns)

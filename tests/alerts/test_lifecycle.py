@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_filter.alerts.alert import alert_id, event_id
+from broker_filter.alerts.build import alert_id, event_id
 from broker_filter.alerts.lifecycle import (
     EventState,
     decide,
@@ -17,9 +17,10 @@ from broker_filter.alerts.lifecycle import (
     events_to_columns,
     with_peak,
 )
+from broker_filter.alerts.threshold import Rule
 from broker_filter.errors import ModelError
 
-THRESHOLD, WINDOW, MODEL = 3.0, 20.0, "model-1.0.0"
+RULE, WINDOW, MODEL = Rule(3.0), 20.0, "model-1.0.0"
 
 Look = tuple[float, float]  # last epoch, log10 K
 
@@ -35,7 +36,7 @@ def live(looks: list[Look], t0: float = 100.0, model: str = MODEL) -> list[tuple
     alerts = []
     for mjd, log10_k in looks:
         state, alert = decide(
-            state, log10_k, mjd, anchor(mjd), THRESHOLD, window_days=WINDOW, model_id=model
+            state, log10_k, mjd, anchor(mjd), RULE, window_days=WINDOW, model_id=model
         )
         if alert is not None:
             assert state is not None
@@ -119,16 +120,16 @@ def test_alerts_of_one_event_share_its_id_and_the_next_event_has_its_own() -> No
 
 
 def test_an_event_keeps_its_id_when_the_model_changes() -> None:
-    state, _ = decide(None, 3, 100, 85, THRESHOLD, window_days=WINDOW, model_id="old")
-    state, alert = decide(state, 9, 101, 85, THRESHOLD, window_days=WINDOW, model_id="new")
+    state, _ = decide(None, 3, 100, 85, RULE, window_days=WINDOW, model_id="old")
+    state, alert = decide(state, 9, 101, 85, RULE, window_days=WINDOW, model_id="new")
     assert alert == "update"
     assert state is not None
     assert (state.opened_mjd, state.opened_by) == (100, "old")
 
 
 def test_an_event_without_a_known_peak_is_retracted() -> None:
-    state, _ = decide(None, 3, 100, 85, THRESHOLD, window_days=WINDOW, model_id=MODEL)
-    _, alert = decide(state, 0, 101, 85, THRESHOLD, window_days=WINDOW, model_id=MODEL)
+    state, _ = decide(None, 3, 100, 85, RULE, window_days=WINDOW, model_id=MODEL)
+    _, alert = decide(state, 0, 101, 85, RULE, window_days=WINDOW, model_id=MODEL)
     assert alert == "retraction"
 
 
@@ -139,12 +140,12 @@ def test_a_final_alert_does_not_move_the_peak() -> None:
 
 def test_a_closed_event_is_forgotten_at_the_next_epoch() -> None:
     closed = EventState(100, MODEL, 101, 1, 101, t0=100.0, closed=True)
-    assert decide(closed, 0, 102, 85, THRESHOLD, window_days=WINDOW, model_id=MODEL) == (None, None)
+    assert decide(closed, 0, 102, 85, RULE, window_days=WINDOW, model_id=MODEL) == (None, None)
 
 
 def test_a_k_that_is_not_a_number_stops_the_service() -> None:
     with pytest.raises(ModelError, match="model-1"):
-        decide(None, math.nan, 100, 85, THRESHOLD, window_days=WINDOW, model_id=MODEL)
+        decide(None, math.nan, 100, 85, RULE, window_days=WINDOW, model_id=MODEL)
 
 
 log10_k = st.floats(-5, 20)

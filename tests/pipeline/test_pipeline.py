@@ -15,7 +15,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_filter.alerts.alert import Alert, Provenance
+from broker_filter.alerts.alert import Alert
+from broker_filter.alerts.build import Provenance
+from broker_filter.alerts.threshold import Rule
 from broker_filter.decode.decoder import Decoder
 from broker_filter.decode.native import encode_photometry
 from broker_filter.decode.selection import Packet
@@ -87,7 +89,7 @@ def make_pipeline(
         lambda: Schedule(every_days, min_points),
         metrics,
     )
-    options = options or AssessmentOptions(THRESHOLD, prior_odds=1e-6, samples=20)
+    options = options or AssessmentOptions(Rule(THRESHOLD), prior_odds=1e-6, samples=20)
     provenance = Provenance(model_id, "0" * 64, "0", 20.0)
     return Pipeline(intake, Assessment(stub, options, point_lens, provenance, metrics))
 
@@ -454,7 +456,7 @@ def test_a_state_that_contradicts_itself_is_not_restored(lost: str) -> None:
 
 def test_certified_k_decides_where_it_is_asked_to(alerts: list[Alert]) -> None:
     """The stand-in's certificate is half a dex below its network, and looks are charged."""
-    options = AssessmentOptions(THRESHOLD, prior_odds=1e-6, samples=20, trigger=1.0)
+    options = AssessmentOptions(Rule(THRESHOLD, trigger=1.0), prior_odds=1e-6, samples=20)
     decided = make_pipeline(options=options).step(STREAM, 0.0, flush=True).alerts
     first, late = (min(a.mjd_tai[-1] for a in found) for found in (alerts, decided))
     assert first <= late
@@ -472,7 +474,7 @@ def test_every_alert_of_an_open_event_carries_a_certificate(alerts: list[Alert])
 
 
 def test_without_certificates_the_alerts_are_the_same(alerts: list[Alert]) -> None:
-    options = AssessmentOptions(THRESHOLD, prior_odds=1e-6, samples=20, certified=False)
+    options = AssessmentOptions(Rule(THRESHOLD), prior_odds=1e-6, samples=20, certified=False)
     found = make_pipeline(options=options).step(STREAM, 0.0, flush=True).alerts
     assert [alert.alert_id for alert in found] == [alert.alert_id for alert in alerts]
     assert all(alert.certified is None for alert in found)

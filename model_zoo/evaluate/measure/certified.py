@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from broker_filter.alerts.certifications import budget_threshold
+from broker_filter.alerts.threshold import budget_threshold
 from broker_filter.inference.certified import Certifier
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.flow_sampler import FlowSampler
