@@ -205,12 +205,12 @@ def _detection(found: Mapping[str, Any]) -> str:
 
 
 def _noise(single: Mapping[str, Any], streams: Mapping[str, Any]) -> str:
-    """How often noise reaches k, at one look and at any look while a window fills."""
+    """How often noise reaches k, in one evaluation and in any while a window fills."""
     lives = {f"{row['k']:.4g}": row for row in streams["sup_tail"]}
     head = (
         "k",
-        f"one look, {single['n_tail']:,} windows",
-        f"any look while a window fills, {streams['n_streams']:,} windows",
+        f"one evaluation, {single['n_tail']:,} windows",
+        f"any evaluation while a window fills, {streams['n_streams']:,} windows",
         "bound 1/k",
     )
     rows = []
