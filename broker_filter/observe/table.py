@@ -68,7 +68,14 @@ _INTAKE = (
         "above 1 % of the consumed: read the dead letters; a schema has probably changed",
         known=(
             *("bad_dtype", "bad_name", "bad_schema", "bad_star_id", "column_length", "empty"),
-            *("no_epochs", "too_large", "too_many_items", "trailing_bytes", "truncated"),
+            *(
+                "internal",
+                "no_epochs",
+                "too_large",
+                "too_many_items",
+                "trailing_bytes",
+                "truncated",
+            ),
             *("undecodable", "unknown_codec", "unknown_format", "unknown_schema_id"),
             "unknown_survey",
         ),
@@ -227,6 +234,15 @@ _INFERENCE = (
         "high: fewer alert.posterior_samples, more model.threads, or a GPU",
         _SECONDS,
         known=("evidence", "posterior"),
+    ),
+    Metric(
+        "evaluations_lost_total",
+        "counter",
+        ("stage",),
+        "evaluations that failed, by stage: certified (the alert goes without) or"
+        " decision (the evaluation is lost, the next one tries again)",
+        "any: the log names star, epoch and error; please report it",
+        known=("certified", "decision"),
     ),
     Metric(
         "gpu_queue_batches",

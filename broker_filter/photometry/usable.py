@@ -17,6 +17,9 @@ __all__ = ["REASONS", "Accepted", "Limits", "accept", "by_reference"]
 _LARGEST: Final = float(np.finfo(np.float32).max)
 _SMALLEST: Final = float(np.finfo(np.float32).tiny)
 
+MAX_SIGNAL_TO_NOISE: Final = 1e6
+"""No photometry is so good: a flux of so many errors is a wrong flux or a wrong error."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -51,6 +54,7 @@ _RULES: Final[dict[str, Callable[[Photometry, Limits], NDArray[np.bool_]]]] = {
     "nan_flux": lambda p, _: np.isnan(p.flux),
     "infinite_flux": lambda p, _: ~(np.abs(p.flux) <= _LARGEST),
     "bad_error": lambda p, _: ~((p.flux_err >= _SMALLEST) & (p.flux_err <= _LARGEST)),
+    "implausible": lambda p, _: np.abs(p.flux) > MAX_SIGNAL_TO_NOISE * p.flux_err,
     "flagged": lambda p, m: (p.flags & np.uint32(m.flag_mask)) != 0,
 }
 

@@ -7,11 +7,14 @@ state is kept per partition; see `broker_filter.pipeline.core` for how the two h
 from __future__ import annotations
 
 import hashlib
+import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -39,6 +42,7 @@ from broker_filter.alerts.lifecycle import (
     with_peak,
 )
 from broker_filter.alerts.threshold import Rule
+from broker_filter.errors import ModelError
 from broker_filter.inference.scorer import Scored, Scorer
 from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.batcher import Work
@@ -47,6 +51,11 @@ from broker_filter.state.partition import ShardState, damage_of, prefixed
 from broker_filter.types import DeadLetter, Partition, WindowBatch
 
 __all__ = ["Assessment", "AssessmentOptions", "Outputs"]
+
+_log = logging.getLogger(__name__)
+
+MAX_LOST_IN_A_ROW: Final = 1000
+"""So many failed evaluations without one that works are no star's fault: the process ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +157,7 @@ class Assessment:
         self._scorer, self._options = scorer, options
         self._rule, self._provenance, self._metrics = options.rule, provenance, metrics
         self._common = Common(provenance, options.rule.threshold, options.prior_odds, magnification)
+        self._lost_in_a_row = 0
         self._memories: defaultdict[Partition, _Memory] = defaultdict(_Memory)
 
     def warm_up(self) -> None:
@@ -232,15 +242,53 @@ class Assessment:
                 continue
             window = _Window(batch, scored, row, keys[row], memories[row])
             times = ProcessingTimes(work.origins[row].received_ms or None, now_ms, now_ms)
-            alert = self._take(window, siblings, times)
+            alert = self._take_safely(window, siblings, times)
             # A silent alert was needed all the same: its peak decides how the event ends.
             if alert is not None and not work.origins[row].silent:
                 alerts.append(alert)
         return alerts
 
+    def _take_safely(
+        self, window: _Window, siblings: _Siblings, times: ProcessingTimes
+    ) -> Alert | None:
+        """As `_take`; what fails for one window loses that evaluation and leaves its event."""
+        before = window.memory.events.get(window.key)
+        try:
+            alert = self._take(window, siblings, times)
+        except Exception as error:  # noqa: BLE001  whatever one star causes
+            if before is None:
+                window.memory.events.pop(window.key, None)
+            else:
+                window.memory.events[window.key] = before
+            self._note_loss(window, error, "decision")
+            return None
+        self._lost_in_a_row = 0
+        return alert
+
+    def _note_loss(self, window: _Window, error: Exception, stage: str) -> None:
+        """Count and log what failed for one window; raise it where every window fails."""
+        self._metrics.inc("evaluations_lost_total", stage=stage)
+        survey, star, band = window.key
+        about = {"event": "evaluation_lost", "stage": stage, "star": str(star), "band": band}
+        _log.error(
+            "%s of the window of star %r in %s at MJD %.5f failed: %s: %s",
+            *(stage, star, f"{survey} {band}", window.last_mjd, type(error).__name__, error),
+            exc_info=error,
+            extra=about,
+        )
+        self._lost_in_a_row += 1
+        if self._lost_in_a_row >= MAX_LOST_IN_A_ROW:
+            raise error
+
     def _take(self, window: _Window, siblings: _Siblings, times: ProcessingTimes) -> Alert | None:
         """Move the event of one window on; the alert that this gives, if any."""
-        certification = self._certify(window)
+        try:
+            certification = self._certify(window)
+        except Exception as error:  # noqa: BLE001  the alert can do without
+            self._note_loss(window, error, "certified")
+            if self._rule.certified_decides:
+                return None
+            certification = None
         events, key = window.memory.events, window.key
         log10_k = window.log10_k
         if self._rule.certified_decides and certification is not None:
@@ -298,6 +346,8 @@ class Assessment:
     def _new_certification(self, window: _Window, last: Certification | None) -> Certification:
         began = time.perf_counter()
         found = self._scorer.certify(window.batch, window.scored, window.row, self._seed(window))
+        if not math.isfinite(found.log10_k):
+            raise ModelError(f"the certificate is log10 K = {found.log10_k}")
         again = last is not None and last.window_start == window.start
         self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="certified")
         return Certification(

@@ -6,6 +6,7 @@ is kept per partition; see `broker_filter.pipeline.core` for how the two halves 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from broker_filter.decode.decoder import Decoder
-from broker_filter.errors import PoisonMessage
+from broker_filter.errors import BrokerFilterError, PoisonMessage
 from broker_filter.observe.metrics import Metrics
 from broker_filter.photometry.usable import Limits, accept
 from broker_filter.pipeline.batcher import Batcher, Origin, Work
@@ -23,6 +24,9 @@ from broker_filter.windows.schedule import Schedule, concatenate, waves
 from broker_filter.windows.store import WindowStore
 
 __all__ = ["Intake"]
+
+_log = logging.getLogger(__name__)
+_INTERNAL = {"event": "decode_failed", "reason": "internal"}
 
 
 @dataclass(slots=True)
@@ -96,8 +100,17 @@ class Intake:
                     self._metrics.inc("points_inserted_total", count, outcome=reason)
             except PoisonMessage as error:
                 if not silent:
-                    self._metrics.inc("records_dead_total", reason=error.reason)
                     dead.append(DeadLetter(message, error.reason, error.detail))
+            except BrokerFilterError:
+                raise
+            except Exception as error:  # noqa: BLE001  ours, but of this message alone
+                _log.exception(
+                    "%s[%d] offset %d cannot be decoded", *where, message.offset, extra=_INTERNAL
+                )
+                if not silent:
+                    dead.append(DeadLetter(message, "internal", f"{type(error).__name__}: {error}"))
+        for letter in dead:
+            self._metrics.inc("records_dead_total", reason=letter.reason)
         for topic, count in Counter(message.topic for message in messages).items():
             self._metrics.inc("records_consumed_total", count, topic=topic)
         if offsets:

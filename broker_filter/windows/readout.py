@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,11 @@ from broker_filter.windows.points import PagedPoints
 from broker_filter.windows.tracks import Series, Tracks
 
 __all__ = ["Reading", "Readout"]
+
+MAX_FLUX: Final = 1e9
+MAX_SIGNIFICANCE: Final = 1e7
+"""Points that are not between these bounds, in baselines and in errors, are left out: products of
+their squares leave the range of float32, and no star does such a thing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +234,8 @@ def _in_units(window: Series, which: IntArray, units: Units) -> tuple[Series, ND
         sigma = window.error * _pick((units.scale / level).astype(np.float32), which)
     good = _valid(window) & _pick(usable, which)
     with np.errstate(invalid="ignore"):
-        good &= np.isfinite(flux) & np.isfinite(sigma) & (sigma > 0)
+        good &= (np.abs(flux) <= MAX_FLUX) & (sigma <= MAX_FLUX)
+        good &= np.maximum(np.abs(flux - 1), 1) <= MAX_SIGNIFICANCE * sigma
     return Series(window.time, flux, sigma, window.n), good
 
 

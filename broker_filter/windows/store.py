@@ -185,8 +185,8 @@ class WindowStore:
         ``inserted``, ``duplicate``, ``late`` (older than its window's start), ``window_full``,
         ``too_many_sources``. Besides, ``no_baseline`` counts the sources of windows that could
         not be read, ``difference_without_reference`` those of them that are difference flux of a
-        star whose total flux is not known, and ``not_finite`` the points left out because they are
-        beyond float32.
+        star whose total flux is not known, and ``not_finite`` the points left out because no star
+        can be so many baselines bright or so many errors away from its baseline.
         """
         counts, self._counts = self._counts, Counter()
         return {outcome: n for outcome, n in counts.items() if n}

@@ -52,6 +52,9 @@ def test_good_photometry_passes_as_it_is() -> None:
         ("bad_error", {"flux_err": np.array([1.0, 0.0, 1.0])}),
         ("bad_error", {"flux_err": np.array([1.0, -1.0, 1.0])}),
         ("bad_error", {"flux_err": np.array([1.0, 1e-50, 1.0])}),
+        ("implausible", {"flux": np.array([1.0, 1e20, 1.0])}),
+        ("implausible", {"flux": np.array([1.0, -1e20, 1.0])}),
+        ("implausible", {"flux_err": np.array([1.0, 1e-12, 1.0])}),
         ("flagged", {"flags": np.array([0, 4, 0], np.uint32)}),
     ],
 )

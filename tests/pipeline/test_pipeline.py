@@ -536,3 +536,98 @@ def test_a_packet_of_several_bands_fills_their_windows_and_its_rejected_epochs_a
     }
     # Five epochs in each band; from the second poll on, both bands are known when it decodes.
     assert outcomes == {"inserted": 10, "nbad": 15, "known": 4}
+
+
+# Faults of one star or message
+
+
+class FaultyScorer(PeakScorer):
+    """Fails in one stage, for the windows of one star alone."""
+
+    def __init__(self, stage: str, star: str = "lensed") -> None:
+        super().__init__()
+        self.stage, self.star, self.failing = stage, star, True
+
+    def score(self, batch: WindowBatch) -> Scored:
+        scored = super().score(batch)
+        if self.stage == "score" and self.failing:
+            scored.log10_k[[star == self.star for star in batch.star]] = np.nan
+        return scored
+
+    def certify(self, batch: WindowBatch, scored: Scored, row: int, seed: int) -> Any:
+        if batch.star[row] == self.star and self.failing and self.stage == "certified":
+            raise RuntimeError("invalid multinomial distribution")
+        found = super().certify(batch, scored, row, seed)
+        spoilt = batch.star[row] == self.star and self.failing and self.stage == "weights"
+        return replace(found, log10_k=np.nan) if spoilt else found
+
+    def posterior(self, scored: Scored, row: int, samples: int, seed: int) -> Any:
+        if self.stage == "posterior" and self.failing:
+            raise RuntimeError("no samples")
+        return super().posterior(scored, row, samples, seed)
+
+
+@pytest.mark.parametrize("stage", ["certified", "weights"])
+def test_without_a_certificate_the_alert_goes_without(alerts: list[Alert], stage: str) -> None:
+    metrics = Metrics()
+    pipeline = make_pipeline(FaultyScorer(stage), metrics=metrics)
+    found = pipeline.step(STREAM, 0.0, flush=True).alerts
+    assert [alert.alert_id for alert in found] == [alert.alert_id for alert in alerts]
+    assert all(alert.certified is None for alert in found)
+    assert metrics.value("evaluations_lost_total", stage="certified") > 0
+
+
+def test_where_certified_k_decides_a_failed_certificate_decides_nothing() -> None:
+    options = AssessmentOptions(Rule(THRESHOLD, trigger=1.0), prior_odds=1e-6, samples=20)
+    pipeline = make_pipeline(FaultyScorer("certified"), options=options)
+    assert pipeline.step(STREAM, 0.0, flush=True).alerts == []
+
+
+@pytest.mark.parametrize("stage", ["score", "posterior"])
+def test_an_evaluation_that_fails_is_counted_and_the_next_one_tries_again(
+    alerts: list[Alert], stage: str
+) -> None:
+    metrics, scorer = Metrics(), FaultyScorer(stage)
+    pipeline = make_pipeline(scorer, metrics=metrics)
+    half = next(i for i, m in enumerate(STREAM) if i > 280)
+    first = pipeline.step(STREAM[:half], 0.0, flush=True)
+    assert first.alerts == []
+    assert first.offsets == {("epochs", 0): half}
+    if stage == "posterior":
+        assert metrics.value("evaluations_lost_total", stage="decision") > 0
+    scorer.failing = False
+    later = pipeline.step(STREAM[half:], 0.0, flush=True).alerts
+    assert {alert.star_id for alert in later} <= {alert.star_id for alert in alerts}
+
+
+def test_a_k_that_is_not_a_number_loses_that_star_alone(alerts: list[Alert]) -> None:
+    pipeline = make_pipeline(FaultyScorer("score", star="quiet"))
+    assert told(pipeline.step(STREAM, 0.0, flush=True).alerts) == told(alerts)
+
+
+def test_where_every_evaluation_fails_the_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker_filter.pipeline.assessment.MAX_LOST_IN_A_ROW", 2)
+    pipeline = make_pipeline(FaultyScorer("posterior"))
+    with pytest.raises(RuntimeError, match="no samples"):
+        pipeline.step(STREAM, 0.0, flush=True)
+
+
+def test_a_message_on_which_the_decoder_fails_becomes_a_dead_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    metrics = Metrics()
+    pipeline = make_pipeline(metrics=metrics)
+    decode = pipeline.intake._decoder.decode
+
+    def failing(message: Message, tracked: Any) -> Packet:
+        if message.offset == 1:
+            raise RecursionError("too deep")
+        return decode(message, tracked)
+
+    monkeypatch.setattr(pipeline.intake._decoder, "decode", failing)
+    outputs = pipeline.step(STREAM[:3], 0.0, flush=True)
+    (letter,) = outputs.dead_letters
+    assert (letter.message.offset, letter.reason) == (1, "internal")
+    assert "RecursionError: too deep" in letter.detail
+    assert metrics.value("records_dead_total", reason="internal") == 1
+    assert outputs.offsets == {("epochs", 0): 3}

@@ -250,6 +250,15 @@ def test_windows_without_a_baseline_are_left_out_and_counted() -> None:
     assert store.take_counts()["no_baseline"] == 1
 
 
+@pytest.mark.parametrize(("flux", "error"), [(1e18, 1e16), (1e15, 1e7), (1000.0, 1e-5)])
+def test_a_point_that_no_star_can_give_is_left_out_and_counted(flux: float, error: float) -> None:
+    store = feed(WindowStore(), [Epoch(1, START + i / 10) for i in range(20)])
+    store.insert(photometry([Epoch(1, START + 1.05, flux, error)]))
+    batch = read(store)
+    assert batch.n.tolist() == [20]
+    assert store.take_counts()["not_finite"] == 1
+
+
 def difference(epochs: Sequence[Epoch]) -> Photometry:
     """Difference flux without a reference."""
     return replace(photometry(epochs, math.nan), kind="difference")

@@ -1,0 +1,84 @@
+"""One absurd epoch of a quiet star, through the whole filter with its default model."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from broker_filter.config import Settings
+from broker_filter.decode.native import encode_photometry
+from broker_filter.observe.metrics import Metrics
+from broker_filter.pipeline.assessment import Assessment
+from broker_filter.schemas import schema_header
+from broker_filter.service.assembly import make_assessment, make_intake, open_entry
+from broker_filter.types import FloatArray, Message, Photometry
+
+N, WILD = 400, 350
+SETTINGS = Settings.model_validate(
+    {
+        "kafka": {"bootstrap_servers": "127.0.0.1:1", "input_topics": ["e"]},
+        "model": {"threads": 1},
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def assessment() -> Assessment:
+    return make_assessment(SETTINGS, open_entry(SETTINGS), Metrics())
+
+
+def message(offset: int, mjd: FloatArray, flux: FloatArray, error: FloatArray) -> Message:
+    nan = np.full(len(mjd), np.nan)
+    photometry = Photometry(
+        survey="roman",
+        band="F146",
+        source="",
+        star=[5] * len(mjd),
+        mjd_tai=mjd,
+        flux=flux,
+        flux_err=error,
+        flags=np.zeros(len(mjd), np.uint32),
+        ref_flux=nan,
+        ref_flux_err=nan,
+    )
+    value = encode_photometry(photometry)
+    return Message("e", 0, offset, None, value, 1, (schema_header("photometry"),))
+
+
+@pytest.mark.parametrize(
+    ("rows", "flux", "error"),
+    [
+        (slice(WILD, WILD + 1), 1e5, None),
+        (slice(WILD, WILD + 1), 1e10, None),
+        (slice(WILD, WILD + 1), 1e18, None),
+        (slice(WILD, WILD + 1), 1e20, None),
+        (slice(WILD, WILD + 1), 3e38, None),
+        (slice(WILD, WILD + 1), 1e20, 1e17),
+        (slice(WILD, WILD + 3), 1000.0, 1e-12),
+        (slice(WILD - 10, WILD + 10), 1e7, None),
+        (slice(WILD, WILD + 1), None, 1e-30),
+        (slice(WILD, WILD + 1), None, 1e-4),
+    ],
+)
+def test_the_filter_goes_on_and_no_alert_holds_what_is_not_finite(
+    assessment: Assessment, rows: slice, flux: float | None, error: float | None
+) -> None:
+    rng = np.random.default_rng(1)
+    mjd = 61_000 + np.sort(rng.random(N) * 18)
+    fluxes, errors = 100 + rng.normal(size=N), np.ones(N)
+    if flux is not None:
+        fluxes[rows] = flux
+    if error is not None:
+        errors[rows] = error
+    intake = make_intake(SETTINGS, open_entry(SETTINGS), Metrics())
+    assessment.drop([("e", 0)])
+    for offset, part in enumerate(np.array_split(np.arange(N), 8)):
+        assert intake.take([message(offset, mjd[part], fluxes[part], errors[part])], 1.0) == []
+        work = intake.flush()
+        assert work is not None
+        for alert in assessment.assess(work, 1).alerts:
+            assert all(math.isfinite(one.median) for one in alert.summary)
+            assert math.isfinite(alert.log10_k)
+            assert alert.certified is None or math.isfinite(alert.certified.log10_k)
