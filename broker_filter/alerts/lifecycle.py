@@ -14,7 +14,10 @@ old (its posterior is another by then), and once more when it ends::
                 the event twice as old as at the last alert: after 0.25, 0.5, 1, 2, 4, 8 days
     retraction  log10 K < threshold - 1, with the peak still well inside the window
     final       log10 K < threshold - 1, with the peak before the window or in its oldest quarter;
-                or nothing seen of the star for as long as a window holds
+                or nothing seen of the star for as long as a window holds, unless log10 K is above
+                the threshold again within two windows: then it is one event with a gap in its data.
+                A final after a longer gap may bear a high log10 K: that of the new light, which
+                opens an event of its own at the next epoch
 
 Between threshold - 1 and the threshold an open event stays open and a closed one closed
 (hysteresis), so that noise in K does not open and retract in turn. A pass after the end opens a new
@@ -49,6 +52,7 @@ from broker_filter.types import AlertState, StarId
 
 __all__ = [
     "FIRST_UPDATE_DAYS",
+    "LONGEST_GAP",
     "UPDATE_FACTOR",
     "UPDATE_STEP",
     "EventKey",
@@ -67,6 +71,9 @@ UPDATE_FACTOR = 1.5
 
 FIRST_UPDATE_DAYS = 0.25
 """Age at which an event gives its first update for its age alone."""
+
+LONGEST_GAP = 2.0
+"""Longest gap in the data of one event, in lengths of a window."""
 
 EventKey = tuple[str, StarId, str]
 """Survey, star and band: what an event state belongs to."""
@@ -166,7 +173,11 @@ def _next_alert(
     window_days: float,
 ) -> AlertState | None:
     """The alert that an open event gives at a new epoch, if any."""
-    if state.seen_mjd < window_start:
+    # None of the epochs behind the event is in the window. Where K is high all the same and the gap
+    # short, it is one long event with a gap in its data; after a longer gap it is another one.
+    gap = mjd_last - state.seen_mjd
+    goes_on = rule.opens(log10_k) and gap <= LONGEST_GAP * window_days
+    if state.seen_mjd < window_start and not goes_on:
         return "final"
     if rule.ends(log10_k):
         return "final" if state.t0 < window_start + window_days / 4 else "retraction"

@@ -98,6 +98,16 @@ def kinds(looks: list[Look], t0: float = 100.0) -> list[tuple[float, str]]:
             [(100, "new"), (300, "final"), (301, "new")],
             id="an event after a season's gap is another one",
         ),
+        pytest.param(
+            [(100, 9), (125, 37), (126, 37), (127, 0)],
+            [(100, "new"), (125, "update"), (127, "final")],
+            id="a long event goes on after a gap longer than its window",
+        ),
+        pytest.param(
+            [(100, 9), (125, 2.9)],
+            [(100, "new"), (125, "final")],
+            id="a gap after which nothing is left ends the event",
+        ),
     ],
 )
 def test_looks_give_alerts(looks: list[Look], expected: list[tuple[float, str]]) -> None:
