@@ -233,10 +233,22 @@ def _in_units(window: Series, which: IntArray, units: Units) -> tuple[Series, ND
             flux = flux + _pick(offset.astype(np.float32), which)
         sigma = window.error * _pick((units.scale / level).astype(np.float32), which)
     good = _valid(window) & _pick(usable, which)
-    with np.errstate(invalid="ignore"):
-        good &= (np.abs(flux) <= MAX_FLUX) & (sigma <= MAX_FLUX)
-        good &= np.maximum(np.abs(flux - 1), 1) <= MAX_SIGNIFICANCE * sigma
+    if not _all_plausible(flux, sigma):
+        with np.errstate(invalid="ignore", over="ignore"):
+            good &= (np.abs(flux) <= MAX_FLUX) & (sigma <= MAX_FLUX)
+            good &= np.maximum(np.abs(flux - 1), 1) <= MAX_SIGNIFICANCE * sigma
     return Series(window.time, flux, sigma, window.n), good
+
+
+def _all_plausible(flux: NDArray[np.floating[Any]], sigma: NDArray[np.floating[Any]]) -> bool:
+    """Whether the extremes alone show that all points are within the bounds; quick, and usual."""
+    if not flux.size:
+        return True
+    farthest = max(float(flux.max()), 2.0 - float(flux.min()), 2.0) - 1.0
+    # Where there is a NaN, both extremes are NaN, and no comparison holds.
+    within = farthest < MAX_FLUX and float(sigma.max()) <= MAX_FLUX
+    bounded = farthest <= MAX_SIGNIFICANCE * float(sigma.min())
+    return within and bounded and not np.isnan(flux.max())
 
 
 def _packed(window: Series, which: IntArray, good: NDArray[np.bool_]) -> tuple[Series, IntArray]:
