@@ -67,6 +67,13 @@ def _parser() -> argparse.ArgumentParser:
     again = commands.add_parser("replay", help="publish an archive to a topic")
     add_replay_arguments(again)
     again.add_argument("--bootstrap-servers", default="127.0.0.1:9092", help="default: %(default)s")
+    again.add_argument(
+        "--client-config",
+        type=Path,
+        metavar="FILE",
+        help="librdkafka properties of the broker that is published to, one key=value a line"
+        " (for SASL and TLS)",
+    )
     again.set_defaults(run=_replay)
     listen = commands.add_parser("subscribe", help="print, save and plot alerts")
     add_subscribe_arguments(listen)
@@ -145,6 +152,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _replay(args: argparse.Namespace) -> int:
     from broker_filter.commands import replay as replay_command
+    from broker_filter.kafka.properties import read_properties
     from broker_filter.kafka.sink import KafkaSink
     from broker_filter.service.signals import stop_on_signals
 
@@ -154,7 +162,7 @@ def _replay(args: argparse.Namespace) -> int:
         connect_timeout_s=CONNECT_S,
     )
     stop_on_signals(_interrupt)  # so that SIGTERM, too, leaves a position to go on from
-    with closing(KafkaSink(kafka)) as sink:
+    with closing(KafkaSink(kafka, read_properties(args.client_config))) as sink:
         return replay_command.run(args, sink)
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "AlertState",
     "DeadLetter",
     "FloatArray",
+    "Headers",
     "IntArray",
     "Message",
     "OutgoingMessage",
@@ -35,7 +36,7 @@ PARAMETERS = ("t0", "u0", "log10_tE", "log10_rho", "f_s")
 """Columns of posterior samples, in this order: t0 in days after the window's start (TAI), u0 in
 Einstein radii, log10 of tE in days, log10 of rho in Einstein radii, source share of the baseline
 flux."""
-
+Headers = tuple[tuple[str, bytes], ...]
 AlertState = Literal["new", "update", "retraction", "final"]
 
 
@@ -49,7 +50,7 @@ class Message:
     key: bytes | None
     value: bytes | None
     timestamp_ms: int = 0
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: Headers = ()
 
     @property
     def next_offset(self) -> int:
@@ -64,7 +65,7 @@ class OutgoingMessage:
     topic: str
     key: bytes | None
     value: bytes
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: Headers = ()
 
 
 @dataclass(frozen=True, slots=True)

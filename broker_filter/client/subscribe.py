@@ -23,6 +23,7 @@ from broker_filter.alerts.alert import Alert, Interval, mjd_to_datetime
 from broker_filter.alerts.codec import from_message, to_json_dict
 from broker_filter.client.save import Sink, avro_sink, parquet_sink, plot_sink
 from broker_filter.errors import ConfigError, PoisonMessage
+from broker_filter.kafka.properties import read_properties
 from broker_filter.kafka.reader import TopicReader
 from broker_filter.types import AlertState, Message
 
@@ -32,7 +33,6 @@ __all__ = [
     "Subscription",
     "add_arguments",
     "format_alert",
-    "read_properties",
     "run",
     "subscribe",
 ]
@@ -319,7 +319,7 @@ def run(args: argparse.Namespace) -> int:
                 args.min_log10_k,
                 args.state,
                 args.timeout,
-                read_properties(args.client_config) if args.client_config else None,
+                read_properties(args.client_config),
             )
         )
         sinks = _sinks(args, stack)
@@ -335,28 +335,6 @@ def run(args: argparse.Namespace) -> int:
         if subscription.broken:
             _log.warning("%d messages were not alerts, and passed over", subscription.broken)
     return 0
-
-
-def read_properties(path: Path) -> dict[str, str | int | float | bool]:
-    """Read a file of librdkafka properties, one key=value a line.
-
-    Raises
-    ------
-    ConfigError
-        It cannot be read; the message names file and line, never a value, which may be a secret.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--client-config {path} cannot be read: {error}") from None
-    properties: dict[str, str | int | float | bool] = {}
-    for number, line in enumerate(map(str.strip, lines), 1):
-        if line and not line.startswith("#"):
-            key, equals, value = line.partition("=")
-            if not equals or not key.strip():
-                raise ConfigError(f"{path}, line {number}: expected key=value")
-            properties[key.strip()] = value.strip()
-    return properties
 
 
 def _sinks(args: argparse.Namespace, stack: ExitStack) -> list[Sink]:

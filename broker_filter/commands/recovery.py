@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from broker_filter.kafka.properties import read_properties
 from broker_filter.recovery.efficiency import report
 from broker_filter.recovery.files import read_alerts, read_truth
 
@@ -38,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="threshold for the bound on false alarms (default: the lowest in the alerts)",
     )
+    parser.add_argument(
+        "--client-config",
+        type=Path,
+        metavar="FILE",
+        help="librdkafka properties for kafka://, one key=value a line (for SASL and TLS)",
+    )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the efficiency (PNG)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
@@ -55,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
     ConfigError, TransientError
         As `read_truth` and `read_alerts`; matplotlib is missing for ``--plot``.
     """
-    found = report(read_truth(args.truth), read_alerts(args.alerts), args.log10_k)
+    alerts = read_alerts(args.alerts, read_properties(args.client_config))
+    found = report(read_truth(args.truth), alerts, args.log10_k)
     if args.plot:
         from broker_filter.recovery.plot import plot_recovery
 

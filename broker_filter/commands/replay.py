@@ -17,7 +17,6 @@ from typing import Final, Never
 
 from tqdm import tqdm
 
-from broker_filter.client.subscribe import read_properties
 from broker_filter.decode.decoder import Decoder
 from broker_filter.decode.framing import Unframer
 from broker_filter.decode.registry import (
@@ -28,6 +27,7 @@ from broker_filter.decode.registry import (
     package_folder,
 )
 from broker_filter.errors import ConfigError
+from broker_filter.kafka.properties import read_properties
 from broker_filter.kafka.sink import Sink
 from broker_filter.photometry.times import TIME_SYSTEMS
 from broker_filter.recovery.config import read_config
@@ -54,7 +54,7 @@ from broker_filter.replay.publish import (
     write_position,
 )
 from broker_filter.replay.stream import EventTime, Record, Stream
-from broker_filter.replay.topic_range import SCHEME, parse_range, partitions_of
+from broker_filter.replay.topic_range import SCHEME, parse_range, streams_of
 
 __all__ = ["expand", "run"]
 
@@ -223,12 +223,12 @@ def _schemas(args: argparse.Namespace) -> SchemaLookup:
 def _topics(
     args: argparse.Namespace, ranges: Sequence[str], event_time: EventTime
 ) -> Iterator[Stream]:
-    config = read_properties(args.source_config) if args.source_config else {}
+    config = read_properties(args.source_config)
     for text in ranges:
         part = parse_range(text)
         if part.topic == args.topic:
             raise ConfigError(f"{text}: a topic cannot be replayed into itself: mend --topic")
-        yield from partitions_of(part, event_time, config)
+        yield from streams_of(part, event_time, config)
 
 
 def _fingerprint(args: argparse.Namespace, streams: Sequence[Stream]) -> str:

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from broker_filter.backoff import Backoff
 from broker_filter.decode.avro.schema import MAX_SCHEMA_BYTES, WriterSchema, load_folder, parse_json
 from broker_filter.errors import ConfigError, SchemaError, TransientError
 
@@ -161,15 +162,12 @@ class Registry:
         return schema
 
     def _ask(self, number: int) -> bytes | None:
-        deadline, pause = self._clock() + self._patience_s, 0.5
+        backoff = Backoff(self._patience_s, first_s=0.5, longest_s=10.0, clock=self._clock)
         while True:
             try:
                 return self._get(number)
-            except TransientError:
-                if self._clock() + pause > deadline:
-                    raise
-            self._sleep(pause)
-            pause = min(2 * pause, 10.0)
+            except TransientError as error:
+                self._sleep(backoff.failed(error))
 
     def _get(self, number: int) -> bytes | None:
         """Text of a schema, None where the registry says that there is none."""

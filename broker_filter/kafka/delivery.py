@@ -13,8 +13,7 @@ lost only cost a parcel that was not sent.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +22,7 @@ from broker_filter.kafka.sink import Sink
 from broker_filter.kafka.source import Source
 from broker_filter.types import OutgoingMessage, Partition
 
-__all__ = ["AtLeastOnce", "Delivery", "MemoryTransactions", "Outbox", "Parcel", "Patience"]
+__all__ = ["AtLeastOnce", "Delivery", "MemoryTransactions", "Outbox", "Parcel"]
 
 ATTEMPT_S = 10.0
 """Longest time that one attempt at a delivery may hold up the main loop."""
@@ -33,7 +32,7 @@ ATTEMPT_S = 10.0
 class Parcel:
     """Messages to publish, and the next offsets to read once they are out.
 
-    ``number`` tells parcels apart: a delivery that is tried again carries the number it had.
+    ``number`` identifies a parcel: a delivery that is tried again carries the number it had.
     """
 
     number: int
@@ -165,49 +164,3 @@ class MemoryTransactions:
 
     def close(self) -> None:
         """See `Delivery.close`."""
-
-
-class Patience:
-    """When to try again after a failure, and when to give up.
-
-    Parameters
-    ----------
-    limit_s : float
-        Time since the first failure in a row after which there is no further attempt.
-    clock : callable
-        Monotonic time in seconds.
-    """
-
-    FIRST_S, LONGEST_S = 0.1, 5.0
-
-    def __init__(self, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limit_s, self._clock = limit_s, clock
-        self._since: float | None = None
-        self._next = 0.0
-        self._pause = self.FIRST_S
-
-    def ready(self) -> bool:
-        """Whether to try now."""
-        return self._clock() >= self._next
-
-    def failing(self) -> bool:
-        """Whether the last attempt failed."""
-        return self._since is not None
-
-    def failed(self, error: BrokerFilterError) -> float:
-        """Take note of a failure; gives the seconds to wait before the next attempt.
-
-        Raises the failure once the limit has passed.
-        """
-        now = self._clock()
-        if self._since is None:
-            self._since, self._pause = now, self.FIRST_S
-        if now - self._since >= self._limit_s:
-            raise error
-        pause, self._pause = self._pause, min(2 * self._pause, self.LONGEST_S)
-        self._next = now + pause
-        return pause
-
-    def succeeded(self) -> None:
-        """Start afresh."""
-        self._since, self._next = None, 0.0

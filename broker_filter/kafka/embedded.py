@@ -22,8 +22,8 @@ from typing import Self
 from confluent_kafka import cimpl
 
 from broker_filter.errors import ConfigError, StateError, TransientError
-from broker_filter.kafka.sink import Headers, Sink, partition_of
-from broker_filter.kafka.source import Partition
+from broker_filter.kafka.sink import Sink, partition_of
+from broker_filter.types import Headers, Partition
 
 __all__ = ["BoundedPublisher", "EmbeddedBroker"]
 

@@ -10,8 +10,8 @@ import confluent_kafka as ck
 from broker_filter.config import Kafka
 from broker_filter.errors import TransientError
 from broker_filter.kafka.client import consumer_config, open_client
+from broker_filter.kafka.errors import partitions_changed
 from broker_filter.kafka.memory import MemorySource
-from broker_filter.kafka.source import grown
 from broker_filter.types import Message, Partition
 
 __all__ = ["GroupProgress", "MemoryProgress", "Progress"]
@@ -40,7 +40,7 @@ class Progress(Protocol):
     def before(self, partition: Partition, offset: int, days: float) -> int:
         """First offset at most so many days older than the message before ``offset``.
 
-        By the timestamps of the topic; its first offset where they tell nothing.
+        By the timestamps of the topic; its first offset where there are none.
         """
         ...
 
@@ -76,7 +76,7 @@ class GroupProgress:
         )
         for handle in handles:
             if (text := handle.metadata or "").isdigit() and int(text) < len(handles):
-                raise grown(topic, int(text), len(handles))
+                raise partitions_changed(topic, int(text), len(handles))
         offset = int(handles[number].offset)
         return offset if offset >= 0 else None
 

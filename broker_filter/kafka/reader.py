@@ -1,7 +1,6 @@
 """Read a topic for people: from now or from its beginning, with or without a consumer group.
 
 The service has its own consumer, whose offsets go with its alerts; this one is for subscribers.
-Beside ``source`` and ``sink`` it is the one module that imports confluent_kafka.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ from confluent_kafka import (
 )
 from confluent_kafka import Message as KafkaMessage
 
-from broker_filter.errors import ConfigError, TransientError
-from broker_filter.kafka.source import message_of
+from broker_filter.errors import BrokerFilterError, ConfigError, TransientError
+from broker_filter.kafka.client import message_of
+from broker_filter.kafka.errors import refused
 from broker_filter.types import Message
 
 __all__ = ["TopicReader"]
@@ -27,15 +27,6 @@ __all__ = ["TopicReader"]
 _log = logging.getLogger(__name__)
 
 _CONNECT_S = 10.0
-# Errors that no waiting will mend. The underscored names are librdkafka's own, and public.
-_REFUSED = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError._AUTHENTICATION,  # noqa: SLF001
-    KafkaError._SSL,  # noqa: SLF001
-}
 
 
 class TopicReader:
@@ -83,7 +74,7 @@ class TopicReader:
         self._topic = topic
         self._grouped = group_id is not None
         self._pending: KafkaMessage | None = None
-        self._refusal: KafkaError | None = None
+        self._end: BrokerFilterError | None = None
         self._consumer = self._connect(bootstrap_servers, group_id, from_beginning, config or {})
         try:
             partitions = self._partitions(connect_s)
@@ -110,12 +101,12 @@ class TopicReader:
             self._await_topic(timeout)
             return None
         message = self._consumer.poll(timeout)
-        self._raise_refusal()
+        self._check()
         if message is None:
             return None
         if (error := message.error()) is not None:
             self._note(error)
-            self._raise_refusal()
+            self._check()
             return None
         self._pending = message
         return message_of(message)
@@ -158,20 +149,18 @@ class TopicReader:
 
     def _note(self, error: KafkaError) -> None:
         """Keep an error that must stop the reader; log one that librdkafka rides out."""
-        if error.fatal() or error.code() in _REFUSED:
-            self._refusal = error
-        else:
+        self._end = self._end or self._refused(error)
+        if self._end is None and error.fatal():
+            self._end = TransientError(f"reading topic {self._topic} stopped: {error.str()}")
+        if self._end is None:
             _log.warning("reading topic %s: %s", self._topic, error.str())
 
-    def _raise_refusal(self) -> None:
-        if self._refusal is None:
-            return
-        if self._refusal.code() in _REFUSED:
-            raise ConfigError(
-                f"Kafka refuses topic {self._topic}: {self._refusal.str()}; check the security "
-                "settings (security.protocol, sasl.*, ssl.*) and the user's rights"
-            )
-        raise TransientError(f"reading topic {self._topic} stopped: {self._refusal.str()}")
+    def _refused(self, error: KafkaError) -> ConfigError | None:
+        return refused(error, f"topic {self._topic}", grouped=self._grouped)
+
+    def _check(self) -> None:
+        if self._end is not None:
+            raise self._end
 
     def _partitions(self, timeout: float) -> list[TopicPartition]:
         """Ask a broker for the topic's partitions: none for a topic that does not exist."""
@@ -180,14 +169,13 @@ class TopicReader:
         except KafkaException as failure:
             self._note(failure.args[0])
             self._consumer.poll(0)  # hands over what the connection's thread met
-            self._raise_refusal()
+            self._check()
             raise TransientError(
                 f"no Kafka broker answers at {self._servers} within {timeout:g} s: is the address "
                 f"right, and the broker up? ({failure.args[0].str()})"
             ) from None
-        if topic.error is not None and topic.error.code() in _REFUSED:
-            self._refusal = topic.error
-            self._raise_refusal()
+        if topic.error is not None and (error := self._refused(topic.error)):
+            raise error
         return [TopicPartition(self._topic, partition) for partition in topic.partitions]
 
     def _start(

@@ -10,18 +10,11 @@ import confluent_kafka as ck
 
 from broker_filter.config import Kafka
 from broker_filter.errors import BrokerFilterError, ConfigError, StateError, TransientError
-from broker_filter.kafka.client import (
-    ClientErrors,
-    client_error,
-    connect,
-    open_client,
-    producer_config,
-)
-from broker_filter.types import OutgoingMessage
+from broker_filter.kafka.client import connect, open_client, producer_config
+from broker_filter.kafka.errors import ClientErrors, client_error
+from broker_filter.types import Headers, OutgoingMessage
 
-__all__ = ["Headers", "KafkaSink", "MemorySink", "Sink", "partition_of", "refusal"]
-
-Headers = tuple[tuple[str, bytes], ...]
+__all__ = ["KafkaSink", "MemorySink", "Sink", "partition_of", "refusal"]
 
 _PURGED = {ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT}  # noqa: SLF001
 

@@ -25,19 +25,21 @@ from typing import Any
 
 import confluent_kafka as ck
 
+from broker_filter.backoff import Backoff
 from broker_filter.config import Kafka
 from broker_filter.errors import BrokerFilterError, ConfigError, StateError, TransientError
-from broker_filter.kafka.client import ShutOutError, client_error
+from broker_filter.kafka.consumer import offset_handles
 from broker_filter.kafka.delivery import ATTEMPT_S, AtLeastOnce, Delivery, Parcel
+from broker_filter.kafka.errors import ShutOutError, client_error
 from broker_filter.kafka.sink import KafkaSink, refusal
-from broker_filter.kafka.source import Source, offset_handles
+from broker_filter.kafka.source import Source
 from broker_filter.observe.metrics import Metrics
 
 __all__ = ["KafkaTransactions", "open_delivery", "transactional_id"]
 
 _log = logging.getLogger(__name__)
 
-CLOSE_S = 5.0
+CLOSE_S = INIT_S = 5.0
 GRACE_S = 2.0
 """For librdkafka to keep a time limit, before it is left to itself."""
 
@@ -121,7 +123,7 @@ class KafkaTransactions:
         self._properties = _properties(kafka)  # once: a new producer must have the same name
         self._phase, self._number = _Phase.NEW, 0
         self._open(KafkaSink(kafka, self._properties))
-        self._begin(time.monotonic() + kafka.connect_timeout_s)
+        self._begin()
         _log.info("delivery", extra={"event": "delivery", "kind": "exactly_once"})
 
     def deliver(self, parcel: Parcel, source: Source, *, last: bool = False) -> None:  # noqa: ARG002
@@ -150,20 +152,21 @@ class KafkaTransactions:
         self._sink, self._producer = sink, sink.producer
         self._phase = _Phase.NEW
 
-    def _begin(self, end: float) -> None:
+    def _begin(self) -> None:
         """Wait for a coordinator."""
-        if (self._producer.cluster_id(5.0) or "").startswith(MOCK_CLUSTER):
+        if (self._producer.cluster_id(INIT_S) or "").startswith(MOCK_CLUSTER):
             raise _UnsupportedError("it is librdkafka's mock cluster")
+        backoff = Backoff(self._kafka.connect_timeout_s)
         while True:
             try:
-                return self._init(5.0)
+                return self._init(INIT_S)
             except TransientError as error:
-                if time.monotonic() > end:
-                    raise ConfigError(
-                        f"no transaction coordinator at {self._kafka.bootstrap_servers} within"
-                        f" {self._kafka.connect_timeout_s:g} s: {error}. Is it up? Or set"
-                        " kafka.delivery to at_least_once"
-                    ) from None
+                absent = ConfigError(
+                    f"no transaction coordinator at {self._kafka.bootstrap_servers} within"
+                    f" {self._kafka.connect_timeout_s:g} s: {error}. Is it up? Or set"
+                    " kafka.delivery to at_least_once"
+                )
+            time.sleep(backoff.failed(absent))
 
     def _init(self, timeout_s: float) -> None:
         """Fence off what a producer of our name left behind, and end its transaction."""
@@ -212,7 +215,7 @@ class KafkaTransactions:
         self._metrics.inc("transactions_total", outcome=outcome)
 
     def _flush(self, end: float) -> None:
-        """Have all messages acknowledged, so that a refused one is told with its reason."""
+        """Have all messages acknowledged, so that a refused one ends with its reason."""
         self._call(self._sink.errors.call, self._producer.flush, _left(end))
         for where, error in self._sink.failures():
             reason = f"message to {where} not taken: {error.str()}"

@@ -12,8 +12,9 @@ import fastavro
 
 from broker_filter.alerts.codec import from_message, to_json_dict
 from broker_filter.errors import ConfigError
-from broker_filter.replay.topic_range import SCHEME, parse_range, partitions_of
-from broker_filter.types import Message
+from broker_filter.kafka.properties import Properties
+from broker_filter.kafka.ranges import SCHEME, messages_of, offsets_of
+from broker_filter.replay.topic_range import parse_range
 
 __all__ = ["Event", "Sighting", "Truth", "read_alerts", "read_truth"]
 
@@ -113,7 +114,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise ConfigError(f"{path}: not JSON lines: {error}") from None
 
 
-def read_alerts(source: str) -> Iterator[Sighting]:
+def read_alerts(source: str, config: Properties | None = None) -> Iterator[Sighting]:
     """Read alerts, each once.
 
     Parameters
@@ -121,6 +122,8 @@ def read_alerts(source: str) -> Iterator[Sighting]:
     source : str
         A file of JSON lines as ``broker-filter subscribe --json`` prints them; an Avro container,
         or a folder of such, as ``subscribe --avro`` saves them; or ``kafka://HOST:PORT/TOPIC``.
+    config : Properties, optional
+        Of the Kafka client, for a topic: its login.
 
     Raises
     ------
@@ -130,7 +133,7 @@ def read_alerts(source: str) -> Iterator[Sighting]:
         As from the topic.
     """
     seen: set[str] = set()
-    for place, record in _records(source):
+    for place, record in _records(source, config):
         try:
             one = _sighting(record)
         except (KeyError, TypeError, ValueError) as error:
@@ -140,10 +143,10 @@ def read_alerts(source: str) -> Iterator[Sighting]:
             yield one
 
 
-def _records(source: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _records(source: str, config: Properties | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
     path = Path(source)
     if source.startswith(SCHEME):
-        yield from _of_topic(source)
+        yield from _of_topic(source, config)
     elif path.is_dir() or path.suffix == ".avro":
         for file in sorted(path.glob("*.avro")) if path.is_dir() else [path]:
             try:
@@ -156,11 +159,10 @@ def _records(source: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield f"{path}:{number}", line
 
 
-def _of_topic(source: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for partition in partitions_of(parse_range(source), lambda _: 0.0):
-        for record in partition.read(lambda _: None):
-            message = Message("", 0, 0, record.key, record.value, headers=record.headers)
-            yield partition.name, to_json_dict(from_message(message))
+def _of_topic(source: str, config: Properties | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for part in offsets_of(parse_range(source), config):
+        for message in messages_of(part, config):
+            yield part.name, to_json_dict(from_message(message))
 
 
 def _sighting(record: Mapping[str, Any]) -> Sighting:

@@ -21,13 +21,13 @@ from typing import Any, Final
 from broker_filter.decode.decoder import READERS
 from broker_filter.decode.native import encode_block, encode_photometry
 from broker_filter.errors import ConfigError
-from broker_filter.kafka.sink import Headers, Sink
+from broker_filter.kafka.sink import Sink
 from broker_filter.photometry.times import SECONDS_PER_DAY
 from broker_filter.replay.lightcurves.stream import Baseline, LightCurves, with_median
 from broker_filter.replay.merge import SORT_BYTES, Merge, look
 from broker_filter.replay.stream import Record, Report, Stream
 from broker_filter.schemas import SCHEMA_HEADER
-from broker_filter.types import Photometry
+from broker_filter.types import Headers, Photometry
 
 __all__ = [
     "OFFSET_HEADER",

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol
 
-from broker_filter.kafka.sink import Headers
-from broker_filter.types import Message
+from broker_filter.types import Headers, Message
 
 __all__ = ["FIRST_LOOK", "EventTime", "Record", "Report", "Stream", "first_time"]
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 from broker_filter.alerts.build import Provenance
 from broker_filter.alerts.threshold import make_rule
+from broker_filter.backoff import Backoff
 from broker_filter.config import Input, Settings
 from broker_filter.decode.avro.schema import load_folder
 from broker_filter.decode.decoder import Decoder
@@ -22,9 +23,10 @@ from broker_filter.decode.registry import (
 from broker_filter.inference.lens import magnification
 from broker_filter.inference.scorer import Scorer
 from broker_filter.inference.zoo import Entry, find, verify
-from broker_filter.kafka.delivery import Delivery, Patience
+from broker_filter.kafka.consumer import KafkaSource
+from broker_filter.kafka.delivery import Delivery
 from broker_filter.kafka.progress import GroupProgress
-from broker_filter.kafka.source import KafkaSource, OnChange, Partition, Source
+from broker_filter.kafka.source import OnChange, Source
 from broker_filter.kafka.transaction import open_delivery
 from broker_filter.observe.metrics import Health, Metrics, ObserveServer
 from broker_filter.photometry.usable import Limits
@@ -38,6 +40,7 @@ from broker_filter.service.signals import stop_on_signals
 from broker_filter.service.snapshots import SnapshotWriter
 from broker_filter.service.watchdog import Watchdog
 from broker_filter.state.store import SnapshotStore
+from broker_filter.types import Partition
 from broker_filter.windows.schedule import Schedule
 from broker_filter.windows.store import WindowStore
 
@@ -143,11 +146,11 @@ def make_service(
     intake = make_intake(settings, entry, metrics)
     assessment = make_assessment(settings, entry, metrics)
     store = _open_store(settings)
-    progress, patience = GroupProgress(kafka), Patience(UNREACHABLE_S)
+    progress, backoff = GroupProgress(kafka), Backoff(UNREACHABLE_S)
 
     def find(partition: Partition, snapshots: bool) -> Start:
         trusted, reset = store if snapshots else None, kafka.auto_offset_reset
-        return find_start(partition, progress, trusted, entry.window_days, reset, patience)
+        return find_start(partition, progress, trusted, entry.window_days, reset, backoff)
 
     def make_source(on_assign: OnChange, on_revoke: OnChange, on_lost: OnChange) -> Source:
         return KafkaSource(kafka, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)

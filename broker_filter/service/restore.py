@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from broker_filter.backoff import Backoff
 from broker_filter.errors import StateError, TransientError
-from broker_filter.kafka.delivery import Patience
 from broker_filter.kafka.progress import Progress
 from broker_filter.state.partition import ShardState
 from broker_filter.state.store import SnapshotError, SnapshotStore
@@ -70,7 +70,7 @@ def find_start(
     store: SnapshotStore | None,
     window_days: float,
     reset: Literal["earliest", "latest"],
-    patience: Patience | None = None,
+    backoff: Backoff | None = None,
 ) -> Start:
     """Find out how a partition begins; blocks for as long as broker and store take.
 
@@ -84,7 +84,7 @@ def find_start(
         Length of a window: so much of the topic makes up for a snapshot.
     reset : "earliest" or "latest"
         Where a group begins that has neither an offset nor a snapshot.
-    patience : Patience, optional
+    backoff : Backoff, optional
         With a store that does not answer. One that is shared waits once, not for each partition.
 
     Raises
@@ -102,8 +102,8 @@ def find_start(
             f" {high}: the topic was made anew, or has lost messages. Take another kafka.group_id,"
             " or reset the group's offsets (kafka-consumer-groups.sh --reset-offsets)"
         )
-    patience = patience or Patience(UNREACHABLE_S)
-    start = _from_snapshot(partition, store, window_days, committed, high, patience)
+    backoff = backoff or Backoff(UNREACHABLE_S)
+    start = _from_snapshot(partition, store, window_days, committed, high, backoff)
     if isinstance(start, str):
         start = _from_topic(partition, progress, window_days, committed, start, reset)
     return _within(start, low)
@@ -115,7 +115,7 @@ def _from_snapshot(
     window_days: float,
     committed: int | None,
     high: int,
-    patience: Patience,
+    backoff: Backoff,
 ) -> Start | str:
     """The start that a snapshot gives, or why there is none."""
     if store is None:
@@ -128,21 +128,21 @@ def _from_snapshot(
         except SnapshotError as error:
             try:
                 if error.reason != "unreachable":
-                    patience.succeeded()
+                    backoff.succeeded()
                     raise
-                time.sleep(patience.failed(error))
+                time.sleep(backoff.failed(error))
             except SnapshotError:
-                _tell(partition, error, committed)
+                _report_unusable(partition, error, committed)
                 return error.reason
         else:
-            patience.succeeded()
+            backoff.succeeded()
             # A group whose offsets have expired goes on from its snapshot.
             live_from = state.offset if committed is None else committed
             age_s = max(0.0, time.time() - manifest.created)
             return Start(partition, state, state.offset, live_from, "snapshot", age_s)
 
 
-def _tell(partition: Partition, error: SnapshotError, committed: int | None) -> None:
+def _report_unusable(partition: Partition, error: SnapshotError, committed: int | None) -> None:
     if committed is not None or error.reason != "missing":
         _log.warning(
             "%s; %s is replayed from the topic instead",
@@ -257,10 +257,10 @@ class Restorer:
                 self._done.put((item[-1], error))
 
     def _try(self, partition: Partition, snapshots: bool, ticket: int) -> None:
-        patience = Patience(self._limit_s)
+        backoff = Backoff(self._limit_s)
         while self._tickets.get(partition) == ticket:
             try:
                 return self._done.put((ticket, self._find(partition, snapshots)))
             except TransientError as error:
-                time.sleep(patience.failed(error))
+                time.sleep(backoff.failed(error))
         return None

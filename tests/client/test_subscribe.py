@@ -348,23 +348,6 @@ def test_parquet_without_pyarrow_tells_how_to_get_it(
         pass
 
 
-def test_client_config_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "client.properties"
-    path.write_text("# secret\n\nsasl.password = a=b \nsecurity.protocol=SASL_SSL\n")
-    assert module.read_properties(path) == {
-        "sasl.password": "a=b",
-        "security.protocol": "SASL_SSL",
-    }
-
-
-def test_client_config_errors_name_the_line_but_not_the_secret(tmp_path: Path) -> None:
-    path = tmp_path / "client.properties"
-    path.write_text("a=1\nsasl.password hunter2\n")
-    with pytest.raises(ConfigError, match=r"client\.properties, line 2: ") as caught:
-        module.read_properties(path)
-    assert "hunter2" not in str(caught.value)
-
-
 COMMAND = (
     "import argparse, sys\n"
     "from broker_filter.client.subscribe import add_arguments, run\n"

@@ -9,7 +9,7 @@ import confluent_kafka as ck
 import pytest
 
 from broker_filter.config import Kafka
-from broker_filter.kafka.source import KafkaSource
+from broker_filter.kafka.consumer import KafkaSource
 
 pytestmark = pytest.mark.kafka
 

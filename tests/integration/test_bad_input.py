@@ -17,10 +17,10 @@ import pytest
 from broker_filter.config import DeadLetters, Kafka, Model, Settings
 from broker_filter.decode.native import encode_block, encode_photometry
 from broker_filter.inference import zoo
+from broker_filter.kafka.consumer import KafkaSource
 from broker_filter.kafka.delivery import AtLeastOnce
 from broker_filter.kafka.embedded import EmbeddedBroker
 from broker_filter.kafka.sink import KafkaSink
-from broker_filter.kafka.source import KafkaSource
 from broker_filter.observe.metrics import Health, Metrics
 from broker_filter.schemas import decode_strict, encode, schema_header
 from broker_filter.service.assembly import make_service

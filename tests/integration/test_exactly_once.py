@@ -16,9 +16,10 @@ import pytest
 
 from broker_filter.config import Kafka
 from broker_filter.errors import ConfigError, StateError, TransientError
+from broker_filter.kafka.consumer import KafkaSource, offset_handles
 from broker_filter.kafka.delivery import Parcel
 from broker_filter.kafka.progress import GroupProgress
-from broker_filter.kafka.source import KafkaSource, Member, offset_handles
+from broker_filter.kafka.source import Member
 from broker_filter.kafka.transaction import open_delivery
 from broker_filter.observe.metrics import Metrics
 from broker_filter.types import OutgoingMessage

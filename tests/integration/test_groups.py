@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from broker_filter.config import Kafka
 from broker_filter.errors import StateError
+from broker_filter.kafka.consumer import KafkaSource
 from broker_filter.kafka.progress import GroupProgress
-from broker_filter.kafka.source import KafkaSource
 from broker_filter.types import Message
 from tests.integration.harness import expected_alerts, make_archive, trial
 

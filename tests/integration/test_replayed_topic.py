@@ -13,7 +13,7 @@ from broker_filter.config import Kafka
 from broker_filter.errors import ConfigError, TransientError
 from broker_filter.kafka.sink import KafkaSink, MemorySink
 from broker_filter.replay.publish import Archive, publish
-from broker_filter.replay.topic_range import parse_range, partitions_of
+from broker_filter.replay.topic_range import parse_range, streams_of
 from tests.kafka_broker import make_topic
 
 pytestmark = pytest.mark.kafka
@@ -42,7 +42,7 @@ def filled(kafka, topics):
 
 
 def replayed(kafka: str, topic: str, query: str = "") -> list[bytes]:
-    streams = partitions_of(parse_range(f"kafka://{kafka}/{topic}{query}"), number_of)
+    streams = streams_of(parse_range(f"kafka://{kafka}/{topic}{query}"), number_of)
     sink = MemorySink()
     publish(Archive(streams, pytest.fail), sink, "out")
     return [message.value for message in sink.messages]
@@ -94,7 +94,7 @@ def test_a_topic_that_is_deleted_while_it_is_replayed(kafka, kafka_admin):
     for _ in range(60):  # more than is fetched ahead, and not to be compressed
         sink.produce(topic, None, os.urandom(900_000))
     sink.close()
-    [stream] = partitions_of(parse_range(f"kafka://{kafka}/{topic}"), lambda _: 60_000.0)
+    [stream] = streams_of(parse_range(f"kafka://{kafka}/{topic}"), lambda _: 60_000.0)
     records = stream.read(pytest.fail)
     next(records)
     for future in kafka_admin.delete_topics([topic]).values():

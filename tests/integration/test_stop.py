@@ -23,10 +23,10 @@ from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.codec import from_avro
 from broker_filter.config import Kafka
 from broker_filter.decode.native import encode_photometry
+from broker_filter.kafka.consumer import KafkaSource
 from broker_filter.kafka.embedded import EmbeddedBroker
 from broker_filter.kafka.progress import GroupProgress
 from broker_filter.kafka.sink import KafkaSink
-from broker_filter.kafka.source import KafkaSource
 from broker_filter.schemas import schema_header
 from broker_filter.types import Photometry
 

@@ -8,14 +8,12 @@ import pytest
 from broker_filter.config import Kafka, Security
 from broker_filter.errors import ConfigError, StateError
 from broker_filter.kafka.client import (
-    QUIET_S,
-    ClientErrors,
     client_config,
-    client_error,
     consumer_config,
     open_client,
     producer_config,
 )
+from broker_filter.kafka.errors import QUIET_S, ClientErrors, client_error
 
 SECRET = "hunter2-in-clear"  # noqa: S105
 PACKET = 600_000
@@ -170,7 +168,7 @@ def test_an_outage_is_logged_once_and_not_at_every_attempt(caplog):
 
 def test_what_the_client_says_again_and_again_is_said_once_with_its_number(caplog, monkeypatch):
     clock = 1000.0
-    monkeypatch.setattr("broker_filter.kafka.client.time.monotonic", lambda: clock)
+    monkeypatch.setattr("broker_filter.kafka.errors.time.monotonic", lambda: clock)
     log = logging.getLogger("broker_filter.librdkafka")
     with caplog.at_level("INFO", logger=log.name):
         for attempt in range(240):

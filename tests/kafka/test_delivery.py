@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from broker_filter.errors import StateError, TransientError
-from broker_filter.kafka.delivery import AtLeastOnce, MemoryTransactions, Outbox, Parcel, Patience
+from broker_filter.errors import TransientError
+from broker_filter.kafka.delivery import AtLeastOnce, MemoryTransactions, Outbox, Parcel
 from broker_filter.kafka.memory import MemorySource
 from broker_filter.kafka.sink import MemorySink
 from broker_filter.types import Message, OutgoingMessage
@@ -88,33 +86,3 @@ class TestMemoryTransactions:
         with pytest.raises(TransientError, match="not a member"):
             transactions.deliver(Parcel(1, (message(1),), {PARTITION: 2}), source)
         assert transactions.messages == []
-
-
-class TestPatience:
-    def test_pauses_grow_and_end_at_the_limit(self) -> None:
-        now = [100.0]
-        patience = Patience(60, lambda: now[0])
-        assert patience.ready()
-        pauses: list[float] = []
-        error: Any = StateError("shut")
-        while now[0] < 160:
-            pauses.append(patience.failed(error))
-            assert patience.failing()
-            assert not patience.ready()
-            now[0] += pauses[-1]
-            assert patience.ready()
-        with pytest.raises(StateError, match="shut"):
-            patience.failed(error)
-        assert 60 <= now[0] - 100 < 66
-        assert pauses == sorted(pauses)
-        assert max(pauses) == 5.0
-
-    def test_success_starts_afresh(self) -> None:
-        now = [0.0]
-        patience = Patience(60, lambda: now[0])
-        first = patience.failed(TransientError("a"))
-        now[0] = 59
-        patience.succeeded()
-        assert not patience.failing()
-        now[0] = 1000
-        assert patience.failed(TransientError("b")) == first

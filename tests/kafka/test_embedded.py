@@ -8,9 +8,9 @@ import pytest
 
 from broker_filter.config import Kafka
 from broker_filter.errors import ConfigError, StateError, TransientError
+from broker_filter.kafka.consumer import KafkaSource
 from broker_filter.kafka.embedded import BoundedPublisher, EmbeddedBroker
 from broker_filter.kafka.sink import KafkaSink, MemorySink, partition_of
-from broker_filter.kafka.source import KafkaSource
 
 MESSAGE = 10_000
 COUNT = 2_200  # 22 MB

@@ -10,11 +10,11 @@ import pytest
 from broker_filter.config import Kafka, Security
 from broker_filter.errors import ConfigError, StateError, TransientError
 from broker_filter.kafka.client import consumer_config
+from broker_filter.kafka.consumer import KafkaSource
 from broker_filter.kafka.embedded import EmbeddedBroker
 from broker_filter.kafka.memory import MemorySource
 from broker_filter.kafka.progress import GroupProgress, MemoryProgress
 from broker_filter.kafka.sink import KafkaSink, MemorySink, partition_of
-from broker_filter.kafka.source import KafkaSource
 from broker_filter.types import Message, OutgoingMessage
 
 SECRET = "hunter2-in-clear"  # noqa: S105

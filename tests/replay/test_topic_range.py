@@ -8,7 +8,7 @@ from broker_filter.config import Kafka
 from broker_filter.errors import ConfigError, PoisonMessage, TransientError
 from broker_filter.kafka.embedded import EmbeddedBroker
 from broker_filter.kafka.sink import KafkaSink
-from broker_filter.replay.topic_range import TopicRange, parse_range, partitions_of
+from broker_filter.replay.topic_range import TopicRange, parse_range, streams_of
 
 
 class TestName:
@@ -49,7 +49,7 @@ class TestName:
 
 def test_no_broker_is_said_so():
     with pytest.raises(TransientError, match="no answer within"):
-        partitions_of(TopicRange("127.0.0.1:1", "t"), lambda _: 0.0)
+        streams_of(TopicRange("127.0.0.1:1", "t"), lambda _: 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def number_of(message) -> float:
 def read(broker, query: str, event_time=number_of):
     part = parse_range(f"kafka://{broker.bootstrap_servers}/epochs{query}")
     said: list[str] = []
-    streams = partitions_of(part, event_time)
+    streams = streams_of(part, event_time)
     return [list(stream.read(said.append)) for stream in streams], said
 
 
@@ -109,10 +109,10 @@ class TestRead:
 
     def test_the_progress_ends_at_the_size(self, broker):
         part = parse_range(f"kafka://{broker.bootstrap_servers}/epochs?partitions=0")
-        [stream] = partitions_of(part, number_of)
+        [stream] = streams_of(part, number_of)
         assert [record.place for record in stream.read(lambda _: None)][-1] == stream.size
 
     def test_an_unknown_topic_or_partition(self, broker):
         part = parse_range(f"kafka://{broker.bootstrap_servers}/epochs?partitions=7")
         with pytest.raises(ConfigError, match="no such topic or partition"):
-            partitions_of(part, number_of)
+            streams_of(part, number_of)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from broker_filter.backoff import Backoff
 from broker_filter.errors import StateError, TransientError
-from broker_filter.kafka.delivery import Patience
 from broker_filter.kafka.memory import MemorySource
 from broker_filter.kafka.progress import MemoryProgress
 from broker_filter.service.restore import Restorer, Start, find_start
@@ -59,9 +59,9 @@ def start(
     where: MemoryProgress,
     store: Any = None,
     reset: Any = "earliest",
-    patience: Patience | None = None,
+    backoff: Backoff | None = None,
 ) -> Start:
-    return find_start(PARTITION, where, store, DAYS, reset, patience)
+    return find_start(PARTITION, where, store, DAYS, reset, backoff)
 
 
 def summary(found: Start) -> tuple[int, int, str, bool]:
@@ -86,18 +86,18 @@ def test_without_a_usable_snapshot_one_window_is_replayed(
 
 
 def test_a_store_that_does_not_answer_is_waited_for_once_and_not_for_each_partition() -> None:
-    store, patience = Store(60, "unreachable"), Patience(0.2)
-    outcomes = [start(progress(committed=70), store, patience=patience).outcome]
+    store, backoff = Store(60, "unreachable"), Backoff(0.2)
+    outcomes = [start(progress(committed=70), store, backoff=backoff).outcome]
     waited = store.loads
     assert waited > 1
-    outcomes.append(start(progress(committed=70), store, patience=patience).outcome)
+    outcomes.append(start(progress(committed=70), store, backoff=backoff).outcome)
     assert outcomes == ["unreachable"] * 2
     assert store.loads == waited + 1
     # Once it has answered, the next outage is waited for again.
     store.reason = "missing"
-    start(progress(committed=70), store, patience=patience)
+    start(progress(committed=70), store, backoff=backoff)
     store.reason, store.loads = "unreachable", 0
-    start(progress(committed=70), store, patience=patience)
+    start(progress(committed=70), store, backoff=backoff)
     assert store.loads > 1
 
 

@@ -20,7 +20,7 @@ from broker_filter.kafka.delivery import AtLeastOnce, Delivery, MemoryTransactio
 from broker_filter.kafka.memory import MemorySource
 from broker_filter.kafka.progress import MemoryProgress
 from broker_filter.kafka.sink import MemorySink
-from broker_filter.kafka.source import OnChange, Partition
+from broker_filter.kafka.source import OnChange
 from broker_filter.observe.metrics import Health, Metrics
 from broker_filter.photometry.usable import Limits
 from broker_filter.pipeline.assessment import Outputs
@@ -32,7 +32,7 @@ from broker_filter.service.restore import Restorer, find_start
 from broker_filter.service.snapshots import SnapshotWriter
 from broker_filter.state.partition import ShardState
 from broker_filter.state.store import SnapshotStore
-from broker_filter.types import Message, OutgoingMessage
+from broker_filter.types import Message, OutgoingMessage, Partition
 from broker_filter.windows.schedule import Schedule
 from broker_filter.windows.store import WindowStore
 
