@@ -1,4 +1,4 @@
-"""What the main loop tells the outside: logs of alerts and dead letters, gauges of the group."""
+"""What the main loop reports: logs of alerts and dead letters, gauges of the group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One thread that writes snapshots, so that the main loop only takes the copies.
+"""Copies of partitions taken by the main loop, and one thread that writes them as snapshots.
 
 A snapshot that cannot be written is counted, logged and tried again when the partition's turn comes
 next. It never stops the filter: the snapshots before it are still there, and a restart from
@@ -10,20 +10,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from broker_filter.observe.metrics import Metrics
 from broker_filter.state.partition import ShardState, SnapshotError
 from broker_filter.state.store import SnapshotStore
 from broker_filter.types import Partition
 
-__all__ = ["SnapshotWriter"]
+__all__ = ["Captures", "SnapshotWriter"]
 
 _log = logging.getLogger(__name__)
 
 
 class SnapshotWriter:
-    """Writes copies of partitions one at a time, and knows whose turn it is.
+    """Writes copies of partitions one at a time, and says whose turn it is.
 
     All methods are for the main loop and none of them waits for the store, save `wait` and `close`.
 
@@ -55,7 +55,7 @@ class SnapshotWriter:
         self._expected: Partition | None = None
         self._waiting: dict[Partition, tuple[ShardState, int]] = {}
         self._began: float | None = None
-        self._slow_told = self._closed = False
+        self._slow_reported = self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._loop, name="snapshots", daemon=True)
 
@@ -129,9 +129,10 @@ class SnapshotWriter:
         with self._changed:
             age = now - min(self._saved.values(), default=now)
             slow = self._began is not None and now - self._began > self._slow_s
-            tell, self._slow_told = slow and not self._slow_told, self._slow_told or slow
+            report = slow and not self._slow_reported
+            self._slow_reported = self._slow_reported or slow
         self._metrics.set("snapshot_age_seconds", age)
-        if tell:
+        if report:
             text = f"{self._store.url}: a snapshot takes more than {self._slow_s:g} s; is it slow?"
             _log.warning(text, extra={"event": "snapshot_slow"})
 
@@ -149,7 +150,7 @@ class SnapshotWriter:
             if self._closed:
                 return False
             state, committed = self._waiting.pop(next(iter(self._waiting)))
-            self._began, self._slow_told = self._clock(), False
+            self._began, self._slow_reported = self._clock(), False
         began = self._began
         try:
             self._write(state, committed, began)
@@ -181,3 +182,76 @@ class SnapshotWriter:
             "seconds": round(passed, 3),
         }
         _log.info("snapshot written", extra=about)
+
+
+class Captures:
+    """Copies of partitions on their way from the pipeline to the writer.
+
+    A copy travels with a piece of work, and is handed over once the offsets of its messages are
+    committed. Without a writer there are none.
+
+    Parameters
+    ----------
+    writer : SnapshotWriter or None
+    """
+
+    def __init__(self, writer: SnapshotWriter | None) -> None:
+        self._writer = writer
+        self._expected: set[Partition] = set()
+        self._taken: dict[Partition, ShardState] = {}
+
+    @property
+    def wanted(self) -> bool:
+        """Whether snapshots are kept at all."""
+        return self._writer is not None
+
+    def follow(self, partition: Partition, age_s: float) -> None:
+        """See `SnapshotWriter.follow`."""
+        if self._writer is not None:
+            self._writer.follow(partition, age_s)
+
+    def expect(self, partitions: Iterable[Partition]) -> None:
+        """Copies of partitions travel with a piece of work."""
+        self._expected.update(partitions)
+
+    def take(self, states: Mapping[Partition, ShardState]) -> None:
+        """That piece of work is done; ``states`` are the copies."""
+        self._taken |= states
+
+    def hand_over(self, committed: Callable[[Partition], int | None]) -> None:
+        """Give the writer the copies whose messages are committed."""
+        for partition, state in list(self._taken.items()):
+            offset = committed(partition)
+            if self._writer is not None and offset is not None and offset >= state.offset:
+                self._writer.submit(state, offset)
+                del self._taken[partition]
+                self._expected.discard(partition)
+
+    def due(self) -> Partition | None:
+        """The partition to copy now; None while a copy is on its way."""
+        return None if self._writer is None or self._expected else self._writer.due()
+
+    def forget(self, gone: Collection[Partition]) -> None:
+        """Leave partitions to others."""
+        self._expected -= set(gone)
+        self._taken = {p: state for p, state in self._taken.items() if p not in gone}
+        if self._writer is not None:
+            self._writer.forget(gone)
+
+    def clear(self) -> None:
+        """Forget the copies: what they hold is read again."""
+        self._expected, self._taken = set(), {}
+
+    def wait(self, timeout_s: float) -> bool:
+        """See `SnapshotWriter.wait`."""
+        return self._writer is None or self._writer.wait(timeout_s)
+
+    def report(self) -> None:
+        """See `SnapshotWriter.report`."""
+        if self._writer is not None:
+            self._writer.report()
+
+    def close(self, timeout_s: float) -> None:
+        """See `SnapshotWriter.close`."""
+        if self._writer is not None:
+            self._writer.close(timeout_s)

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 EXIT_STUCK = 70
 """Exit status of a process that was ended because its main loop hung."""
 
-LOOK_S = 1.0
+CHECK_S = 1.0
 
 
 class Watchdog:
@@ -38,8 +38,8 @@ class Watchdog:
     end : callable
         Ends it, given the exit status. The default leaves at once, since what hangs may hold up
         any orderly way out.
-    look_s : float
-        Time between two looks.
+    check_s : float
+        Time between two checks.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class Watchdog:
         limit_s: float,
         *,
         end: Callable[[int], object] = os._exit,
-        look_s: float = LOOK_S,
+        check_s: float = CHECK_S,
     ) -> None:
         self._stalled_s, self._limit_s = stalled_s, limit_s
-        self._end, self._look_s = end, look_s
-        self._told = False
+        self._end, self._check_s = end, check_s
+        self._reported = False
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="watchdog", daemon=True)
 
@@ -69,17 +69,17 @@ class Watchdog:
         self._closed.set()
         self._thread.join()
 
-    def look(self) -> None:
-        """Look once."""
+    def check(self) -> None:
+        """Log or end, as the stall demands."""
         stalled = self._stalled_s()
-        if stalled and not self._told:
+        if stalled and not self._reported:
             _log.error(
                 "the main loop has not turned for %.0f s; all threads:\n%s",
                 stalled,
                 stacks(),
                 extra={"event": "stalled", "duration_s": round(stalled, 1)},
             )
-        self._told = stalled > 0
+        self._reported = stalled > 0
         if stalled > self._limit_s:
             _log.critical(
                 "the main loop has not turned for %.0f s: ending the process, to be restarted",
@@ -89,8 +89,8 @@ class Watchdog:
             self._end(EXIT_STUCK)
 
     def _loop(self) -> None:
-        while not self._closed.wait(self._look_s):
-            self.look()
+        while not self._closed.wait(self._check_s):
+            self.check()
 
 
 def stacks() -> str:

@@ -68,7 +68,7 @@ class Worker:
         return self._open > 0
 
     def serve(self, wait_s: float = 0.0) -> None:
-        """Hand over the results that are there, in order; waits for a first one if told to.
+        """Hand over the results that are there, in order; waits ``wait_s`` for a first one.
 
         Raises what a job raised. No job runs after one that failed.
         """

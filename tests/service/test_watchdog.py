@@ -43,23 +43,23 @@ def test_a_stall_is_told_once_with_all_stacks(caplog: pytest.LogCaptureFixture) 
     stalled, ends = [0.0], []
     dog = Watchdog(lambda: stalled[0], 100, end=ends.append)
     with caplog.at_level(logging.ERROR), hanging("restore"):
-        dog.look()
+        dog.check()
         assert caplog.records == []
         for stalled[0] in (31.0, 32.0, 33.0):
-            dog.look()
+            dog.check()
         assert len(caplog.records) == 1
         assert "stand_still" in caplog.records[0].getMessage()
         stalled[0] = 0.0
-        dog.look()
+        dog.check()
         stalled[0] = 31.0
-        dog.look()
+        dog.check()
     assert len(caplog.records) == 2
     assert ends == []
 
 
 def test_a_stall_beyond_the_limit_ends_the_process() -> None:
     ends: list[int] = []
-    Watchdog(lambda: 101.0, 100, end=ends.append).look()
+    Watchdog(lambda: 101.0, 100, end=ends.append).check()
     assert ends == [EXIT_STUCK]
     assert EXIT_STUCK != 0
 
@@ -71,7 +71,7 @@ def test_it_looks_by_itself_until_it_is_left() -> None:
         looks.release()
         return 0.0
 
-    with Watchdog(stalled_s, 100, look_s=0.001):
+    with Watchdog(stalled_s, 100, check_s=0.001):
         for _ in range(3):
             assert looks.acquire(timeout=10)
     assert not any(thread.name == "watchdog" for thread in threading.enumerate())

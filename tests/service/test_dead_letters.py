@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker_filter.errors import StateError
-from broker_filter.service.guard import MEMORY, StreamGuard
+from broker_filter.service.dead_letters import MEMORY, StreamGuard
 from broker_filter.types import DeadLetter, Message
 
 
