@@ -18,7 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["RHO_MAX", "RHO_MIN", "excess", "excess_by_curve", "excess_of", "magnification", "point_excess"]
+__all__ = [
+    "RHO_MAX",
+    "RHO_MIN",
+    "excess",
+    "excess_by_curve",
+    "excess_of",
+    "magnification",
+    "point_excess",
+]
 
 RHO_MIN, RHO_MAX = 0.001, 10.0
 Z_MAX = 100.0
