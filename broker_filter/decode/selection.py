@@ -161,9 +161,9 @@ def missing_column(leaf: Leaf, n: int) -> NDArray[Any]:
     return np.full(n, MISSING[leaf], DTYPES[leaf])
 
 
-def too_many_items(n: int) -> PoisonMessage:
-    """The error of a list of n items, more than `MAX_ITEMS`."""
-    return PoisonMessage("too_many_items", f"a list holds {n} items; up to {MAX_ITEMS} are read")
+def too_many_items(n: int, most: int = MAX_ITEMS) -> PoisonMessage:
+    """The error of a list of n items, more than ``most``."""
+    return PoisonMessage("too_many_items", f"a list holds {n} items; up to {most} are read")
 
 
 def _float(value: object) -> float:

@@ -38,6 +38,9 @@ Known: TypeAlias = Callable[[Mapping[str, Any]], Oldest]
 Reader: TypeAlias = Callable[[bytes, int, Oldest], tuple[Any, int]]
 """From where a value begins to what is selected of it, and where it ends."""
 
+MAX_EMPTY_ITEMS: Final = 100
+"""Most items that take no byte: nothing else bounds how many a short message may claim."""
+
 _ANY_TIME: Final = float("-inf")
 
 
@@ -64,7 +67,7 @@ def read_rows(whole: Run, glance: Run | None, many: Many, *, takes_bytes: bool) 
             count, at, _ = block_head(value, at)
             if not count:
                 return table.columns(rows), at
-            items = _more(items, count, len(value) - at if takes_bytes else count)
+            items = _more(items, count, len(value) - at, takes_bytes=takes_bytes)
             if past is not None and oldest:
                 at = past.take_newer(value, at, count, oldest, take, rows)
             else:
@@ -153,7 +156,7 @@ def read_records(item: Reader, many: Many, *, takes_bytes: bool) -> Reader:
             count, at, _ = block_head(value, at)
             if not count:
                 break
-            _more(len(rows), count, len(value) - at if takes_bytes else count)
+            _more(len(rows), count, len(value) - at, takes_bytes=takes_bytes)
             for _ in range(count):
                 row, at = item(value, at, oldest)
                 rows.append(row or {})
@@ -166,12 +169,12 @@ def read_records(item: Reader, many: Many, *, takes_bytes: bool) -> Reader:
     return read
 
 
-def _more(items: int, count: int, room: int) -> int:
+def _more(items: int, count: int, room: int, *, takes_bytes: bool) -> int:
     """Add to a number of items, unless there cannot or should not be so many."""
-    if count > room:
+    if takes_bytes and count > room:
         raise IndexError
-    if items + count > MAX_ITEMS:
-        raise too_many_items(items + count)
+    if items + count > (MAX_ITEMS if takes_bytes else MAX_EMPTY_ITEMS):
+        raise too_many_items(items + count, MAX_ITEMS if takes_bytes else MAX_EMPTY_ITEMS)
     return items + count
 
 

@@ -22,11 +22,16 @@ from broker_filter.decode.avro.primitives import write_long
 from broker_filter.decode.avro.schema import AvroType, WriterSchema
 from broker_filter.decode.avro.skip import Sizes
 
-__all__ = ["MAX_PATTERN_BYTES", "Patterns", "branch_tag", "joined"]
+__all__ = ["MAX_COMPILED_BYTES", "MAX_PATTERN_BYTES", "Patterns", "branch_tag", "joined"]
 
 MAX_PATTERN_BYTES: Final = 1 << 16
 """Longest expression that is made; a diaSource of LSST takes 3 kB."""
 
+MAX_COMPILED_BYTES: Final = 1 << 17
+"""Most bytes of expressions that are compiled for one schema; LSST's take 34 kB. Compiling takes
+some microseconds a byte, and a schema may come with every message."""
+
+_MAX_NAMED_BYTES: Final = 1 << 20
 _MAX_DOTS: Final = 1 << 15
 _MAX_BRANCHES: Final = 64
 _MAX_TEXT: Final = 127
@@ -57,6 +62,7 @@ class Patterns:
     def __init__(self, schema: WriterSchema, sizes: Sizes) -> None:
         self._schema, self._sizes = schema, sizes
         self._named: dict[str, bytes | None] = {}
+        self._left, self._named_left = MAX_COMPILED_BYTES, _MAX_NAMED_BYTES
 
     def of(self, avro_type: AvroType) -> bytes | None:
         """Expression that matches values of a type; None where there is none, or it is long."""
@@ -66,8 +72,17 @@ class Patterns:
         name = definition["name"]
         if name not in self._named:
             self._named[name] = None  # what a type within itself finds
-            self._named[name] = self._made(kind, definition)
+            made = self._made(kind, definition)
+            self._named_left -= len(made or b"")
+            self._named[name] = made if self._named_left >= 0 else None
         return self._named[name]
+
+    def to_compile(self, pattern: bytes | None) -> bytes | None:
+        """The same expression, or None once those of this schema are too long together."""
+        if pattern is None or len(pattern) > self._left:
+            return None
+        self._left -= len(pattern)
+        return pattern
 
     def sequence(self, types: Sequence[AvroType]) -> bytes | None:
         """Expression that matches values of several types, one behind the other."""

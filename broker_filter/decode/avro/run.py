@@ -138,7 +138,10 @@ class Fields:
         self._schema = schema
         self.sizes = Sizes(schema)
         self._patterns = Patterns(schema, self.sizes)
-        self.skips = Skips(schema, self.sizes, self._patterns.of)
+        self.skips = Skips(schema, self.sizes, self._to_compile)
+
+    def _to_compile(self, avro_type: AvroType) -> bytes | None:
+        return self._patterns.to_compile(self._patterns.of(avro_type))
 
     def has_pattern(self, avro_type: AvroType) -> bool:
         """Whether a field of this type can be part of an expression."""
@@ -177,7 +180,7 @@ class Fields:
     def _run(self, steps: Sequence[_Step]) -> Run:
         return Run(
             tuple(step.part for step in steps if step.part is not None),
-            self._pattern(steps),
+            self._patterns.to_compile(self._pattern(steps)),
             _one_by_one([(step.part, list(map(self.skips.of, step.types))) for step in steps]),
         )
 

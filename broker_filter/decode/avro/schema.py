@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 import fastavro
 from fastavro.read import LOGICAL_READERS
 
+from broker_filter.decode.avro.check import checked
 from broker_filter.errors import SchemaError
 
 __all__ = [
@@ -96,8 +97,7 @@ def parse_document(document: object) -> WriterSchema:
     SchemaError
         It is not a valid schema, or not one of a record.
     """
-    if isinstance(document, dict):
-        document = {key: item for key, item in document.items() if not key.startswith("__")}
+    document = checked(document)
     named: dict[str, Mapping[str, Any]] = {}
     try:
         root = fastavro.parse_schema(document, named_schemas=named)
