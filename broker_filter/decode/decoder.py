@@ -45,7 +45,7 @@ Framing = Callable[[Message], tuple[bytes, bytes] | None]
 """From a message with a value to (schema such as ``b"photometry/1/0"``, record), or None where the
 message is not framed in this way."""
 
-MAX_RECORDS: Final = 10_000
+MAX_RECORDS: Final = 1000
 """Most records that a container may hold."""
 
 _MAX_PLANS: Final = 256

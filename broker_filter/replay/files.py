@@ -211,7 +211,7 @@ def _members(file: _Readable, name: str, report: Report, depth: int) -> Iterator
 def _container(head: bytes, file: _Readable, name: str) -> Iterator[_Found]:
     """Packets of a container; one of a single record is not read beyond its time."""
     if len(head) <= MAX_MESSAGE_BYTES:
-        schema, blocks = read_container(head, max_bytes=MAX_READ_BYTES)
+        schema, blocks = read_container(head, max_bytes=MAX_READ_BYTES, max_blocks=len(head))
         if [count for count, _ in blocks if count] == [1]:
             block = next(block for count, block in blocks if count)
             return iter([(name, head, _time_reader(schema).read_from(block, 0)[0])])

@@ -240,6 +240,15 @@ def test_a_small_message_cannot_ask_for_time_or_memory(
     assert time.process_time() - began < 5
 
 
+@pytest.mark.parametrize("items", ["null", EMPTY, {"type": "fixed", "name": "f", "size": 0}])
+def test_items_of_no_byte_are_few(items: Any) -> None:
+    fields = [{"name": "list", "type": {"type": "array", "items": items}}]
+    read = reader({"type": "record", "name": "p", "fields": fields}, {"list": Many({"x": "f8"})})
+    assert len(read.read(write_long(100) + b"\0")["list"]["x"]) == 100
+    assert reason(read, write_long(101) + b"\0") == "too_many_items"
+    assert reason(read, (write_long(60) * 2) + b"\0") == "too_many_items"
+
+
 def test_a_million_epochs_are_too_many() -> None:
     value = packet([])[:2] + write_long(MAX_ITEMS + 1)
     value += (bytes(8) + b"\0\0") * (MAX_ITEMS + 1) + b"\0\0"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import tracemalloc
 import zlib
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ import cramjam
 import fastavro
 import pytest
 
-from broker_filter.decode.avro.container import MAGIC, read_container
+from broker_filter.decode.avro.container import MAGIC, MAX_BLOCKS, read_container
 from broker_filter.decode.avro.primitives import write_long
 from broker_filter.decode.avro.schema import WriterSchema, parse_document
 from broker_filter.decode.framing import Framed, Unframer
@@ -121,6 +122,35 @@ def test_what_comes_out_of_a_container_is_bounded(codec: str) -> None:
     bomb = container([[0] * 1_000_001], codec)
     assert reason(bomb) == "too_large"
     assert reason(container([[0] * 600_000] * 2, codec)) == "too_large"
+
+
+@pytest.mark.parametrize("codec", PACKERS)
+def test_a_container_of_very_many_empty_blocks(codec: str) -> None:
+    assert reason(container([[]] * (MAX_BLOCKS + 1), codec)) == "too_many_items"
+    assert len(framed(container([[]] * MAX_BLOCKS, codec)).blocks) == MAX_BLOCKS
+
+
+def test_room_for_a_zstandard_block_follows_its_own_size() -> None:
+    """The storm: a few bytes a block, for each of which room for the longest message was made."""
+    storm = container([[]] * MAX_BLOCKS, "zstandard")
+    tracemalloc.start()
+    read_container(storm, max_bytes=64 << 20)
+    assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 500_000])
+def test_a_zstandard_block_of_any_size(size: int) -> None:
+    value = container([[0] * size], "zstandard")
+    assert list(framed(value).blocks) == [(size, bytes(size))]
+    if size:
+        with pytest.raises(PoisonMessage, match="too_large"):
+            read_container(value, max_bytes=size - 1)
+
+
+def test_a_header_of_very_many_entries() -> None:
+    entries = b"".join(write_long(2) + b"%02x" % i + b"\0" for i in range(101))
+    assert reason(MAGIC + write_long(101) + entries + b"\0" + SYNC) == "undecodable"
 
 
 def test_containers_that_contradict_themselves() -> None:

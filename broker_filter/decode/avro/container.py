@@ -16,17 +16,25 @@ from broker_filter.decode.avro.primitives import forward, read_bytes, read_long
 from broker_filter.decode.avro.skip import block_head
 from broker_filter.errors import PoisonMessage
 
-__all__ = ["MAGIC", "inflate", "read_container"]
+__all__ = ["MAGIC", "MAX_BLOCKS", "inflate", "read_container"]
 
 MAGIC: Final = b"Obj\x01"
 _SYNC_BYTES: Final = 16
 _CRC_BYTES: Final = 4
 
+MAX_BLOCKS: Final = 1000
+"""Most blocks of a container; surveys send one."""
+
+_MAX_META: Final = 100
+_ROOM: Final = 1 << 12
+
 Codec = Callable[[bytes, int], bytes]
 """From compressed bytes and the most that may come of them to what comes."""
 
 
-def read_container(value: bytes, *, max_bytes: int) -> tuple[bytes, list[tuple[int, bytes]]]:
+def read_container(
+    value: bytes, *, max_bytes: int, max_blocks: int = MAX_BLOCKS
+) -> tuple[bytes, list[tuple[int, bytes]]]:
     """Take a container apart.
 
     Parameters
@@ -35,6 +43,8 @@ def read_container(value: bytes, *, max_bytes: int) -> tuple[bytes, list[tuple[i
         Begins with `MAGIC`.
     max_bytes : int
         Most bytes that its blocks may have together, once they are no longer compressed.
+    max_blocks : int
+        Most blocks.
 
     Returns
     -------
@@ -47,7 +57,7 @@ def read_container(value: bytes, *, max_bytes: int) -> tuple[bytes, list[tuple[i
     ------
     PoisonMessage
         ``truncated``; ``undecodable`` where it contradicts itself; ``unknown_codec``;
-        ``too_large``.
+        ``too_large``; ``too_many_items`` where it has more blocks.
     """
     try:
         meta, at = _metadata(value)
@@ -55,7 +65,7 @@ def read_container(value: bytes, *, max_bytes: int) -> tuple[bytes, list[tuple[i
         if codec not in _CODECS:
             known = b", ".join(_CODECS).decode()
             raise PoisonMessage("unknown_codec", f"codec {codec[:40]!r}; known: {known}")
-        return schema, list(_blocks(value, at, _CODECS[codec], max_bytes))
+        return schema, list(_blocks(value, at, _CODECS[codec], max_bytes, max_blocks))
     except IndexError:
         raise PoisonMessage(
             "truncated", f"the container ends before its last block does ({len(value)} bytes)"
@@ -68,7 +78,7 @@ def read_container(value: bytes, *, max_bytes: int) -> tuple[bytes, list[tuple[i
 
 def _metadata(value: bytes) -> tuple[dict[bytes, bytes], int]:
     meta: dict[bytes, bytes] = {}
-    at = len(MAGIC)
+    at, entries = len(MAGIC), 0
     while True:
         count, at, _ = block_head(value, at)
         if not count:
@@ -76,12 +86,21 @@ def _metadata(value: bytes) -> tuple[dict[bytes, bytes], int]:
         for _ in range(count):
             key, at = read_bytes(value, at)
             meta[key], at = read_bytes(value, at)
+            entries += 1
+            if entries > _MAX_META:
+                raise ValueError(f"more than {_MAX_META} entries before its blocks")
 
 
-def _blocks(value: bytes, at: int, codec: Codec, max_bytes: int) -> Iterator[tuple[int, bytes]]:
+def _blocks(
+    value: bytes, at: int, codec: Codec, max_bytes: int, max_blocks: int
+) -> Iterator[tuple[int, bytes]]:
     sync = value[at : forward(value, at, _SYNC_BYTES)]
     at += _SYNC_BYTES
+    blocks = 0
     while at < len(value):
+        blocks += 1
+        if blocks > max_blocks:
+            raise PoisonMessage("too_many_items", f"more than {max_blocks} blocks in a container")
         count, at = read_long(value, at)
         data, at = read_bytes(value, at)
         end = forward(value, at, _SYNC_BYTES)
@@ -146,16 +165,27 @@ def _snappy(data: bytes, max_bytes: int) -> bytes:
 
 
 def _zstandard(data: bytes, max_bytes: int) -> bytes:
-    room = bytearray(max_bytes + 1)
+    # Frames need not tell their size, and room is not free: it is doubled until all fits.
+    room = min(max(_ROOM, 8 * len(data)) if data else 0, max_bytes)
+    while True:
+        plain = _zstandard_within(data, room)
+        if plain is not None:
+            return plain
+        if room == max_bytes:
+            raise _too_large(max_bytes)
+        room = min(4 * room, max_bytes)
+
+
+def _zstandard_within(data: bytes, size: int) -> bytes | None:
+    """Decompress if no more than ``size`` bytes come out."""
+    room = bytearray(size + 1)
     try:
-        size = cramjam.zstd.decompress_into(data, room)
+        written = cramjam.zstd.decompress_into(data, room)
     except cramjam.DecompressionError as error:
         if "whole buffer" in str(error):
-            raise _too_large(max_bytes) from None
+            return None
         raise
-    if size > max_bytes:
-        raise _too_large(max_bytes)
-    return bytes(room[:size])
+    return bytes(room[:written]) if written <= size else None
 
 
 _CODECS: Final[dict[bytes, Codec]] = {
