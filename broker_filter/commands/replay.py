@@ -42,16 +42,14 @@ from broker_filter.replay.lightcurves.stream import (
     load,
     with_median,
 )
+from broker_filter.replay.position import Position, read_position, write_position
 from broker_filter.replay.publish import (
     Archive,
     Edit,
     Pace,
-    Position,
     ReplayReport,
     publish,
-    read_position,
     unchanged,
-    write_position,
 )
 from broker_filter.replay.stream import EventTime, Record, Stream
 from broker_filter.replay.topic_range import SCHEME, parse_range, streams_of

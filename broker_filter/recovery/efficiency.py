@@ -16,11 +16,11 @@ from typing import Any, Final
 import numpy as np
 
 from broker_filter.recovery.config import QUARTER
-from broker_filter.recovery.files import Event, Sighting, Truth
-from broker_filter.recovery.intervals import counts, wilson
+from broker_filter.recovery.files import Event, InjectedEvents, Sighting
 
-__all__ = ["report"]
+__all__ = ["count_interval", "report", "wilson"]
 
+ONE_SIGMA: Final = 0.6826895  # of the intervals
 LASTS: Final = 5.0  # tE before and after the peak
 TIME_DIGITS: Final = 6  # the filter keeps epochs to 1e-6 d
 EDGES: Final[Mapping[str, Sequence[float]]] = {
@@ -29,17 +29,17 @@ EDGES: Final[Mapping[str, Sequence[float]]] = {
     "snr": (0, 5, 8, 12, 17, 25, 50, 100, math.inf),
 }
 FROM_PEAK: Final = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 5.0)
-"""Times at which the share of events that are known by then is told, in tE after the peak."""
+"""Times at which the share of events found by then is given, in tE after the peak."""
 
 
 def report(
-    truth: Truth, alerts: Iterable[Sighting], log10_k: float | None = None
+    truth: InjectedEvents, alerts: Iterable[Sighting], log10_k: float | None = None
 ) -> dict[str, Any]:
     """Compare alerts with the truth.
 
     Parameters
     ----------
-    truth : Truth
+    truth : InjectedEvents
     alerts : iterable of Sighting
     log10_k : float, optional
         Threshold for the bound on false alarms; by default the lowest that the alerts name.
@@ -50,15 +50,15 @@ def report(
         Ready for JSON: ``events``, ``efficiency`` in bins, ``from_peak``, ``false_alarms`` and
         ``latency``. Intervals hold 68.3 %.
     """
-    told = [one for one in alerts if one.state in ("new", "update")]
+    positive = [one for one in alerts if one.state in ("new", "update")]
     found: dict[str, Sighting] = {}
-    for one in sorted(told, key=lambda alert: alert.last_epoch_mjd):
+    for one in sorted(positive, key=lambda alert: alert.last_epoch_mjd):
         event = truth.events.get(one.star)
         if event and _during(event, one.last_epoch_mjd, truth.window_days):
             found.setdefault(one.star, one)
     events = list(truth.events.values())
     detectable = [event for event in events if event.first_detectable_mjd is not None]
-    elsewhere = {one.star for one in told} & truth.events.keys() - found.keys()
+    elsewhere = {one.star for one in positive} & truth.events.keys() - found.keys()
     return {
         "events": {
             "injected": _share(events, found),
@@ -68,9 +68,38 @@ def report(
         },
         "efficiency": {name: _in_bins(name, events, found) for name in EDGES},
         "from_peak": [_by_then(x, detectable, found) for x in FROM_PEAK],
-        "false_alarms": _false_alarms(truth, told, log10_k),
+        "false_alarms": _false_alarms(truth, positive, log10_k),
         "latency": _latency(detectable, found),
     }
+
+
+def wilson(found: int, n: int) -> tuple[float, float]:
+    """68.3 % interval of a share of which ``found`` of ``n`` were seen; (0, 1) for none of none.
+
+    Notes
+    -----
+    The score interval of Wilson 1927, JASA 22, 209.
+    """
+    from scipy.stats import binomtest  # here: it takes longer to load than all of the rest
+
+    if not n:
+        return 0.0, 1.0
+    interval = binomtest(found, n).proportion_ci(ONE_SIGMA, "wilson")
+    return float(interval.low), float(interval.high)
+
+
+def count_interval(found: int) -> tuple[float, float]:
+    """68.3 % interval of the expected number where ``found`` events were counted.
+
+    Notes
+    -----
+    Exact for a Poisson distribution: Gehrels 1986, ApJ 303, 336, equations 1 and 2.
+    """
+    from scipy.stats import chi2
+
+    miss = (1 - ONE_SIGMA) / 2
+    low = float(chi2.ppf(miss, 2 * found)) / 2 if found else 0.0
+    return low, float(chi2.isf(miss, 2 * found + 2)) / 2
 
 
 def _during(event: Event, mjd: float, window_days: float) -> bool:
@@ -100,7 +129,7 @@ def _in_bins(
 def _by_then(
     after: float, events: Sequence[Event], found: Mapping[str, Sighting]
 ) -> dict[str, Any]:
-    """Share of events that are known by so many tE after their peak."""
+    """Share of events found by so many tE after their peak."""
     known = {
         event.star: found[event.star]
         for event in events
@@ -109,16 +138,18 @@ def _by_then(
     return {"tE_after_peak": after} | _share(events, known)
 
 
-def _false_alarms(truth: Truth, told: Sequence[Sighting], log10_k: float | None) -> dict[str, Any]:
+def _false_alarms(
+    truth: InjectedEvents, positive: Sequence[Sighting], log10_k: float | None
+) -> dict[str, Any]:
     """False alarms per star-day, beside what K promises.
 
     One window anchored to the grid of T/4 is one sequential test, in which an exact K exceeds k
     with a probability of at most 1/k (Ville's inequality): at most 1 / (k T/4) per star-day.
     """
-    false = [one for one in told if one.state == "new" and one.star not in truth.events]
+    false = [one for one in positive if one.state == "new" and one.star not in truth.events]
     days = truth.untouched_windows * truth.window_days / QUARTER
-    low, high = counts(len(false))
-    lowest = min((one.log10_threshold for one in told), default=None)
+    low, high = count_interval(len(false))
+    lowest = min((one.log10_threshold for one in positive), default=None)
     threshold = log10_k if log10_k is not None else lowest
     bound = None if threshold is None else 10.0**-threshold
     return {

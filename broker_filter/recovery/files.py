@@ -16,7 +16,7 @@ from broker_filter.kafka.properties import Properties
 from broker_filter.kafka.ranges import SCHEME, messages_of, offsets_of
 from broker_filter.replay.topic_range import parse_range
 
-__all__ = ["Event", "Sighting", "Truth", "read_alerts", "read_truth"]
+__all__ = ["Event", "InjectedEvents", "Sighting", "read_alerts", "read_truth"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
-    """The events, and how much else was looked at."""
+class InjectedEvents:
+    """The events that were injected, and how many windows of other stars there were."""
 
     events: Mapping[str, Event]
     untouched_windows: int
@@ -67,7 +67,7 @@ class Sighting:
     created_ms: int
 
 
-def read_truth(path: Path) -> Truth:
+def read_truth(path: Path) -> InjectedEvents:
     """Read what an injection wrote.
 
     Raises
@@ -89,7 +89,9 @@ def read_truth(path: Path) -> Truth:
             raise ConfigError(f"{path}:{number}: not a line of a truth file: {error}") from None
     if run is None:
         raise ConfigError(f"{path}: has no line of kind 'run': is it a truth file?")
-    return Truth(events, run["untouched_windows"], run["window_days"], run["detectable_snr"])
+    return InjectedEvents(
+        events, run["untouched_windows"], run["window_days"], run["detectable_snr"]
+    )
 
 
 def _combined(event: Event, other: Event | None) -> Event:

@@ -80,8 +80,8 @@ class Injector:
     config : InjectionConfig
         With ``t0``.
     baselines : dict of (star, band, source) to float, nJy
-        Baseline flux where it is known beforehand (of light curves, their median). Else the first
-        message tells it: by the photometry's reference, or, where total flux has none, by its
+        Baseline flux where it is known beforehand (of light curves, their median). Else it is
+        taken from the first message: the photometry's reference, or, where total flux has none, its
         median. It stays, so that an epoch which comes again is magnified alike.
     spans : dict of str to Range, MJD TAI
         Of the stars whose first and last epoch are known; they stand in for a ``t0`` that is not
@@ -102,7 +102,7 @@ class Injector:
         if config.t0 is None and not spans:
             raise ConfigError("--inject: t0 is needed where there are no light curves")
         self._config, self._known, self._spans = config, baselines or {}, spans or {}
-        self._told: dict[tuple[str, str, str, str], float] = {}
+        self._found: dict[tuple[str, str, str, str], float] = {}
         self._chosen: dict[str, Lens | None] = {}
         self._touched: dict[Curve, _Touched] = {}
         self._windows: dict[Curve, tuple[float, int]] = {}  # last window seen, and how many
@@ -140,7 +140,7 @@ class Injector:
         return replace(photometry, flux=flux, flux_err=flux_err) if chosen else photometry
 
     def lens(self, star: StarId) -> Lens | None:
-        """Tell the event of a star; None for one that is left as it is."""
+        """The event of a star; None for one that is left as it is."""
         name = str(star)
         if name not in self._chosen:
             self._chosen[name] = self._draw(name)
@@ -167,7 +167,7 @@ class Injector:
         flux: FloatArray,
         flux_err: FloatArray,
     ) -> IntArray:
-        """Change the columns in place, and tell the rows that stay as they are.
+        """Change the columns in place; return the rows that stay as they are.
 
         Those of a star whose baseline is not known do, and what is no measurement.
         """
@@ -199,10 +199,10 @@ class Injector:
         curve = (star, photometry.band, photometry.source)
         if curve in self._known:
             return self._known[curve]
-        told = (*curve, photometry.kind)
-        if not self._told.get(told, math.nan) > 0:
-            self._told[told] = _level(photometry, rows)
-        return self._told[told]
+        key = (*curve, photometry.kind)
+        if not self._found.get(key, math.nan) > 0:
+            self._found[key] = _level(photometry, rows)
+        return self._found[key]
 
     def _noise(self, star: str, photometry: Photometry, times: FloatArray) -> FloatArray:
         """Draw a normal number for each epoch that depends on nothing but the epoch."""
@@ -269,7 +269,7 @@ def light_curve_injector(config: InjectionConfig, parts: Sequence[Photometry]) -
     Raises
     ------
     ConfigError
-        ``t0`` is missing, and there are no light curves that tell it.
+        ``t0`` is missing, and there are no light curves to take it from.
     """
     spans: dict[str, Range] = {}
     for part in parts:
@@ -299,7 +299,7 @@ def running_snr(times: FloatArray, squares: FloatArray, days: float) -> FloatArr
     Returns
     -------
     ndarray, shape (n,), float64
-        In order of time: that of a filter which knows the event's shape, the root of the sum.
+        In order of time: that of a matched filter of the event's shape, the root of the sum.
     """
     order = np.argsort(times, kind="stable")
     times = times[order]
@@ -309,7 +309,7 @@ def running_snr(times: FloatArray, squares: FloatArray, days: float) -> FloatArr
 
 
 def _level(photometry: Photometry, rows: IntArray) -> float:
-    """What photometry tells of its star's baseline; NaN where it tells nothing."""
+    """Baseline flux of a star by its photometry; NaN where it has none."""
     if photometry.relative:
         return 1.0
     reference = photometry.ref_flux[rows]

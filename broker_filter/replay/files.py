@@ -1,8 +1,9 @@
 """Packets in files: single ones, Avro containers, JSON lines, Parquet, tar, and gzip around them.
 
-What a file is, its first bytes tell. A packet goes out byte for byte as it came. Only a container
-of several records is parted: each record becomes a container of its own with the same schema, its
-bytes unchanged. A row of Parquet has no bytes of its own, so it becomes such a container, too.
+The kind of a file is recognised by its first bytes. A packet goes out byte for byte as it came.
+Only a container of several records is parted: each record becomes a container of its own with the
+same schema, its bytes unchanged. A row of Parquet has no bytes of its own, so it becomes such a
+container, too.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _BROKEN: Final = (
 
 
 _Found = tuple[str, bytes, Mapping[str, Any] | None]
-"""Name and bytes of a packet, and what tells its time where it had to be decoded anyway."""
+"""Name and bytes of a packet, and the fields of its time where it had to be decoded anyway."""
 
 
 class _Readable(Protocol):
@@ -84,13 +85,13 @@ class PacketFile:
 
     @property
     def in_order(self) -> bool:
-        """No: nobody knows before the file has been read."""
+        """No: the order is unknown before the file has been read."""
         return False
 
     def begins(self, report: Report) -> float | None:
         """See `broker_filter.replay.stream.Stream`."""
         if self._is_parquet():
-            with suppress(SchemaError):  # said when the rows are read
+            with suppress(SchemaError):  # reported when the rows are read
                 return first_row(self.path)
         return first_time(self, report)
 
@@ -126,7 +127,7 @@ class PacketFile:
 
 
 def is_packets(path: Path) -> bool:
-    """Tell a file of packets from a light curve by its first bytes; False for an unreadable one."""
+    """Whether the first bytes of a file are those of packets; False for an unreadable file."""
     try:
         with path.open("rb") as file:
             head = file.read(TAR_BLOCK)

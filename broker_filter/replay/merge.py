@@ -1,6 +1,7 @@
 """Merge many streams by time, in memory that does not grow with their size or number.
 
-Each stream is first looked into, to learn when it begins, and opened only when its time has come.
+The first records of each stream are read to learn when it begins; it is opened only when its time
+has come.
 While it is open, a *sort window* puts its records in order: as many as fit into the stream's share
 of memory are held, and the earliest of them goes first. So a file that is sorted, or nearly so,
 comes out sorted. A record that is out of place by more than its window is not held back and not
@@ -20,7 +21,7 @@ from typing import Any, Final
 
 from broker_filter.replay.stream import Record, Report, Stream
 
-__all__ = ["MAX_OPEN", "SORT_BYTES", "Merge", "look", "sorted_window"]
+__all__ = ["MAX_OPEN", "SORT_BYTES", "Merge", "first_times", "sorted_window"]
 
 MAX_OPEN: Final = 64
 SORT_BYTES: Final = 256 << 20
@@ -41,16 +42,16 @@ class _Open:
 
 @dataclass(slots=True)
 class Merge:
-    """The records of all streams by time; an iterator that can tell where it stands.
+    """The records of all streams by time; an iterator with a position.
 
     Parameters
     ----------
     streams : sequence of Stream
         Records of one time come in this order.
     report : Report
-        Told once of all that was passed over.
+        Takes a line on each thing that was passed over, once.
     first : list of float or None, MJD TAI
-        When each stream begins, as `look` found it; None for one without any record.
+        When each stream begins, as `first_times` found it; None for one without any record.
     position : mapping, optional
         What `position` gave in an earlier run with the same streams: the records before are left
         out. Streams that were under way are read again from their beginning.
@@ -171,8 +172,8 @@ class Merge:
             records.close()
 
 
-def look(streams: Sequence[Stream], report: Report) -> list[float | None]:
-    """Tell when each stream begins, MJD TAI; None for one that has no record, which is reported.
+def first_times(streams: Sequence[Stream], report: Report) -> list[float | None]:
+    """When each stream begins, MJD TAI; None for one that has no record, which is reported.
 
     The streams are opened one after the other.
     """

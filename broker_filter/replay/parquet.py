@@ -18,7 +18,7 @@ import fastavro
 from broker_filter.decode.selection import select
 from broker_filter.errors import ConfigError, PoisonMessage, SchemaError
 from broker_filter.replay.event_time import SELECTION, TIME_FIELDS, time_of
-from broker_filter.replay.stream import FIRST_LOOK
+from broker_filter.replay.stream import SAMPLE
 
 __all__ = ["first_row", "rows"]
 
@@ -29,14 +29,14 @@ BATCH_ROWS: Final = 8  # a row of a deep field takes megabytes as Python objects
 
 
 def rows(path: Path) -> Iterator[tuple[str, bytes, Mapping[str, Any]]]:
-    """Name and bytes of each row, and of its content what tells the time.
+    """Name and bytes of each row, and the fields of it that hold the time.
 
     Raises
     ------
     ConfigError
         pyarrow is not installed.
     SchemaError
-        The file is damaged, or has no column that tells the time.
+        The file is damaged, or has no column of the time.
     """
     with _open(path) as table:
         schema = fastavro.parse_schema(_avro_record(RECORD, table.schema_arrow))
@@ -49,7 +49,7 @@ def rows(path: Path) -> Iterator[tuple[str, bytes, Mapping[str, Any]]]:
 
 
 def first_row(path: Path) -> float | None:
-    """Earliest time of the first rows, MJD TAI; None where none tells one.
+    """Earliest time of the first rows, MJD TAI; None where none has one.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def first_row(path: Path) -> float | None:
     """
     with _open(path) as table:
         columns = [".".join(field) for field in TIME_FIELDS]
-        batches = table.iter_batches(batch_size=FIRST_LOOK, columns=columns)
+        batches = table.iter_batches(batch_size=SAMPLE, columns=columns)
         times = []
         for row in next(batches).to_pylist() if table.metadata.num_rows else []:
             with suppress(PoisonMessage):
@@ -91,7 +91,7 @@ def _require_time(path: Path, schema: Any) -> None:  # noqa: ANN401  pyarrow has
             return
     needed = " or ".join(".".join(fields) for fields in TIME_FIELDS)
     found = ", ".join(schema.names[:20])
-    raise SchemaError(f"{path}: no column {needed}, which tells the time; it has {found}")
+    raise SchemaError(f"{path}: no column {needed}, which holds the time; it has {found}")
 
 
 def _avro_record(name: str, fields: Any) -> dict[str, Any]:  # noqa: ANN401

@@ -9,14 +9,12 @@ of surveys keep theirs, so their epochs are known to the filter the second time.
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from broker_filter.decode.decoder import READERS
 from broker_filter.decode.native import encode_block, encode_photometry
@@ -24,7 +22,8 @@ from broker_filter.errors import ConfigError
 from broker_filter.kafka.sink import Sink
 from broker_filter.photometry.times import SECONDS_PER_DAY
 from broker_filter.replay.lightcurves.stream import Baseline, LightCurves, with_median
-from broker_filter.replay.merge import SORT_BYTES, Merge, look
+from broker_filter.replay.merge import SORT_BYTES, Merge, first_times
+from broker_filter.replay.position import Position
 from broker_filter.replay.stream import Record, Report, Stream
 from broker_filter.schemas import SCHEMA_HEADER
 from broker_filter.types import Headers, Photometry
@@ -34,15 +33,12 @@ __all__ = [
     "Archive",
     "Edit",
     "Pace",
-    "Position",
     "ReplayReport",
     "native_photometry",
     "publish",
-    "read_position",
     "replay",
     "unchanged",
     "with_photometry",
-    "write_position",
 ]
 
 OFFSET_HEADER: Final = "event_offset_s"
@@ -106,32 +102,6 @@ class Pace:
 
 
 @dataclass(slots=True)
-class Position:
-    """How far a replay has come.
-
-    Parameters
-    ----------
-    turn : int
-        Passes through the archive that are done.
-    period : float, days
-        By how much times move on with each pass.
-    first, last : float, MJD TAI
-    messages, epochs, late : int
-    streams : dict or None
-        Where the present pass stands; see `Merge.position`.
-    """
-
-    turn: int = 0
-    period: float = 0.0
-    first: float = math.nan
-    last: float = math.nan
-    messages: int = 0
-    epochs: int = 0
-    late: int = 0
-    streams: Mapping[str, Any] | None = None
-
-
-@dataclass(slots=True)
 class Archive:
     """All that is to be replayed: streams merged by time, cut, and repeated.
 
@@ -139,7 +109,7 @@ class Archive:
     ----------
     streams : sequence of Stream
     report : Report
-        Told of what was passed over.
+        Takes a line on each thing that was passed over.
     start, stop : float, MJD TAI
         Only records with start <= time < stop.
     turns : int or None
@@ -157,7 +127,7 @@ class Archive:
     _merge: Merge | None = None
 
     def __iter__(self) -> Iterator[Record]:
-        first = look(self.streams, self.report)
+        first = first_times(self.streams, self.report)
         at = self.position
         for turn in count(at.turn) if self.turns is None else range(at.turn, self.turns):
             self._merge = Merge(
@@ -222,7 +192,7 @@ def publish(
     ----------
     archive : Archive
     sink : Sink
-        Told to flush before each pause of more than a second, before each ``save``, and at the end;
+        Flushed before each pause of more than a second, before each ``save``, and at the end;
         stays open.
     topic : str
     pace : Pace, optional
@@ -301,7 +271,7 @@ def replay(
         See `LightCurves`.
     baseline : "history" or "median"
         Whether messages leave the reference flux open, or give the median of the part with its
-        error. The median looks ahead: it spares a short file the time to build a history.
+        error. The median is of the whole file: it spares a short file the time to build a history.
 
     Raises
     ------
@@ -350,34 +320,3 @@ def moved(record: Record, days: float) -> Record:
     if photometry is None:
         return record
     return with_photometry(record, replace(photometry, mjd_tai=photometry.mjd_tai + days))
-
-
-def read_position(path: Path, fingerprint: str) -> Position:
-    """Read where an interrupted replay stands; the beginning where there is no such file.
-
-    Raises
-    ------
-    ConfigError
-        The file is no such file, or belongs to a replay of other sources or options.
-    """
-    try:
-        stored = json.loads(path.read_bytes())
-        if stored.pop("fingerprint") == fingerprint:
-            return Position(**stored)
-    except FileNotFoundError:
-        return Position()
-    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
-        raise ConfigError(f"{path} is no position of a replay: {error}") from None
-    raise ConfigError(
-        f"{path} belongs to a replay of other sources or options: give the same ones to go on, or "
-        "delete it to begin anew"
-    )
-
-
-def write_position(path: Path, fingerprint: str, position: Position) -> None:
-    """Write where a replay stands, so that the file is whole at any time."""
-    part = path.with_name(path.name + ".part")
-    names = Position.__dataclass_fields__
-    stored = {name: getattr(position, name) for name in names} | {"fingerprint": fingerprint}
-    part.write_text(json.dumps(stored))
-    part.replace(path)

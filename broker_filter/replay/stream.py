@@ -14,16 +14,16 @@ from typing import Final, Protocol
 
 from broker_filter.types import Headers, Message
 
-__all__ = ["FIRST_LOOK", "EventTime", "Record", "Report", "Stream", "first_time"]
+__all__ = ["SAMPLE", "EventTime", "Record", "Report", "Stream", "first_time"]
 
-FIRST_LOOK: Final = 100
-"""Records of a stream that are looked at to learn when it begins."""
+SAMPLE: Final = 100
+"""Records of a stream that are read to learn when it begins."""
 
 Report = Callable[[str], None]
 """Takes one line on something that had to be passed over."""
 
 EventTime = Callable[[Message], float]
-"""When a message happened, MJD TAI; raises PoisonMessage where that cannot be told."""
+"""When a message happened, MJD TAI; raises PoisonMessage where that cannot be found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Stream(Protocol):
         ...
 
     def begins(self, report: Report) -> float | None:
-        """Tell about when the first record happened, MJD TAI; None (and reported) without any."""
+        """About when the first record happened, MJD TAI; None (and reported) without any."""
         ...
 
     def read(self, report: Report) -> Iterator[Record]:
@@ -84,9 +84,9 @@ class Stream(Protocol):
 
 
 def first_time(stream: Stream, report: Report) -> float | None:
-    """Look into a stream for `Stream.begins`: the earliest of its first records."""
+    """Find `Stream.begins` by reading: the earliest of the first records."""
     faults: list[str] = []
-    records = islice(stream.read(faults.append), FIRST_LOOK)
+    records = islice(stream.read(faults.append), SAMPLE)
     first = min((record.time for record in records), default=None)
     if first is None:
         for fault in faults or [f"{stream.name}: no message"]:

@@ -15,9 +15,8 @@ from broker_filter.config import Kafka
 from broker_filter.errors import ConfigError
 from broker_filter.kafka.embedded import EmbeddedBroker
 from broker_filter.kafka.sink import KafkaSink
-from broker_filter.recovery.efficiency import report
+from broker_filter.recovery.efficiency import count_interval, report, wilson
 from broker_filter.recovery.files import read_alerts, read_truth
-from broker_filter.recovery.intervals import counts, wilson
 from broker_filter.schemas import SCHEMA_HEADER, decode_strict
 
 T0 = 60_000.0
@@ -203,9 +202,9 @@ class TestCommand:
 
 def test_intervals_of_counts_agree_with_the_tables_of_gehrels():
     # Gehrels 1986, tables 1 and 2, 1 sigma: 0: 0 to 1.841; 1: 0.173 to 3.300; 10: 6.891 to 14.27
-    assert counts(0) == pytest.approx((0.0, 1.866), abs=0.03)
-    assert counts(1) == pytest.approx((0.173, 3.300), abs=0.03)
-    assert counts(10) == pytest.approx((6.891, 14.27), rel=0.01)
+    assert count_interval(0) == pytest.approx((0.0, 1.866), abs=0.03)
+    assert count_interval(1) == pytest.approx((0.173, 3.300), abs=0.03)
+    assert count_interval(10) == pytest.approx((6.891, 14.27), rel=0.01)
 
 
 def test_alerts_of_a_topic_as_the_filter_publishes_them():

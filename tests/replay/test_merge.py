@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_filter.replay.merge import Merge, look, sorted_window
+from broker_filter.replay.merge import Merge, first_times, sorted_window
 from broker_filter.replay.stream import Record, Report, first_time
 
 
@@ -48,7 +48,7 @@ def make(*times: list[float]) -> list[FakeStream]:
 
 
 def merged(streams, **options) -> Merge:
-    return Merge(streams, lambda _: None, look(streams, lambda _: None), **options)
+    return Merge(streams, lambda _: None, first_times(streams, lambda _: None), **options)
 
 
 def values(records) -> list[bytes]:
@@ -174,7 +174,7 @@ def test_records_of_one_time_keep_their_order():
 def test_what_is_wrong_with_an_empty_stream_is_said_once():
     said: list[str] = []
     streams = make([], [1.0])
-    first = look(streams, said.append)
+    first = first_times(streams, said.append)
     assert first == [None, 1.0]
     assert values(Merge(streams, said.append, first)) == [b"10"]
     assert said == ["0 is empty"]

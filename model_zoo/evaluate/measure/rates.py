@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from broker_filter.recovery.intervals import wilson
+from broker_filter.recovery.efficiency import wilson
 
 __all__ = [
     "as_list",
