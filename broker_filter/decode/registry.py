@@ -1,7 +1,7 @@
 """Where the schema comes from of packets that carry only its number.
 
-Confluent's wire format puts a number before each record. What it stands for is told by a schema
-registry, or by a folder of schemas filed ``MAJOR/MINOR`` as surveys publish them, whose number is
+Confluent's wire format puts a number before each record. What it stands for is known to a schema
+registry, or from a folder of schemas filed ``MAJOR/MINOR`` as surveys publish them, whose number is
 ``100 MAJOR + MINOR`` by the custom of Rubin and others.
 """
 
@@ -14,12 +14,11 @@ import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, TypeAlias
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from typing import Any, Final, TypeAlias
 
 from broker_filter.backoff import Backoff
 from broker_filter.decode.avro.schema import MAX_SCHEMA_BYTES, WriterSchema, load_folder, parse_json
+from broker_filter.decode.http import get
 from broker_filter.errors import ConfigError, SchemaError, TransientError
 
 __all__ = ["Registry", "SchemaLookup", "chained", "filed_schemas", "package_folder"]
@@ -27,7 +26,12 @@ __all__ = ["Registry", "SchemaLookup", "chained", "filed_schemas", "package_fold
 MAX_IDS: Final = 1000
 """Most numbers that are remembered, known or unknown: junk may name any."""
 
+MAX_ANSWER_BYTES: Final = 2 * MAX_SCHEMA_BYTES
+"""Longest answer of a registry: in JSON, each quote within a schema takes two bytes."""
+
 TIMEOUT_S: Final = 10.0
+"""Longest time that one answer may take, from the connection to its last byte."""
+
 PATIENCE_S: Final = 60.0
 _FORGET_S: Final = 300.0
 
@@ -112,6 +116,8 @@ class Registry:
         Holds ``user:password`` on one line, where the registry asks for a login.
     patience_s : float
         How long it may stay out of reach.
+    timeout_s : float
+        How long one answer may take.
     sleep, clock : callable
         As in `time`.
 
@@ -127,11 +133,13 @@ class Registry:
         *,
         login_file: Path | None = None,
         patience_s: float = PATIENCE_S,
+        timeout_s: float = TIMEOUT_S,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = url.rstrip("/")
         self._login = None if login_file is None else _basic(login_file)
+        self._timeout_s = timeout_s
         self._patience_s, self._sleep, self._clock = patience_s, sleep, clock
         self._known: dict[int, WriterSchema] = {}
         self._unknown: dict[int, float] = {}
@@ -173,26 +181,19 @@ class Registry:
         """Text of a schema, None where the registry says that there is none."""
         url = f"{self._url}/schemas/ids/{number}"
         accept = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
-        request = Request(url, headers=accept)  # noqa: S310  the settings allow http and https alone
-        if self._login is not None:
-            # A redirect may lead to another host, which has no business with the password.
-            request.add_unredirected_header("Authorization", self._login)
-        try:
-            with urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310  the settings allow http and https alone
-                body = answer.read(2 * MAX_SCHEMA_BYTES + 1)
-        except HTTPError as error:
-            error.close()
-            if error.code == HTTPStatus.NOT_FOUND:
-                return None
-            if error.code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-                raise ConfigError(
-                    f"{url} answers {error.code} {error.reason}: schema_registry_login_file"
-                    " must name a file that holds its user:password"
-                ) from None
-            raise TransientError(f"{url} answers {error.code} {error.reason}") from None
-        except (URLError, OSError) as error:
-            raise TransientError(f"{url} cannot be reached: {error}") from error
-        return _schema_text(body, url)
+        answer = get(
+            url, accept, login=self._login, timeout_s=self._timeout_s, max_bytes=MAX_ANSWER_BYTES
+        )
+        if answer.status == HTTPStatus.OK:
+            return _schema_text(answer.body, url)
+        if answer.status == HTTPStatus.NOT_FOUND and _says_unknown(answer.body):
+            return None
+        if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            raise ConfigError(
+                f"{url} answers {answer.status} {answer.reason}: schema_registry_login_file"
+                " must name a file that holds its user:password"
+            )
+        raise TransientError(f"{url} answers {answer.status} {answer.reason}{_shown(answer.body)}")
 
 
 def _basic(login_file: Path) -> str:
@@ -210,15 +211,46 @@ def _basic(login_file: Path) -> str:
 
 
 def _schema_text(body: bytes, url: str) -> bytes:
-    if len(body) > 2 * MAX_SCHEMA_BYTES:
-        raise SchemaError(f"{url} answers with more than {2 * MAX_SCHEMA_BYTES} bytes")
+    """The schema in a registry's answer.
+
+    Raises
+    ------
+    SchemaError
+        There is one, which cannot be read.
+    TransientError
+        This is no answer of a registry, but of a proxy before it, say.
+    """
+    if len(body) > MAX_ANSWER_BYTES:
+        raise SchemaError(f"{url} answers with more than {MAX_ANSWER_BYTES} bytes")
+    answer = _json(body)
+    schema = answer.get("schema")
+    if not isinstance(schema, str):
+        raise TransientError(f"{url} does not answer as a schema registry does{_shown(body)}")
+    if answer.get("references"):
+        raise SchemaError(f"{url} is in several parts; only whole schemas can be read")
+    try:
+        return schema.encode()
+    except UnicodeEncodeError as error:
+        raise SchemaError(f"{url} answers with what is no text: {error}") from error
+
+
+def _says_unknown(body: bytes) -> bool:
+    """Whether a registry says that it has no such schema: any other server may answer 404, too."""
+    code = _json(body).get("error_code")
+    return isinstance(code, int) and code // 100 == HTTPStatus.NOT_FOUND
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    """A JSON object, empty where a body is none."""
     try:
         answer = json.loads(body)
-        if answer.get("references"):
-            raise SchemaError(f"{url} is in several parts; only whole schemas can be read")
-        return str(answer["schema"]).encode()
-    except (ValueError, LookupError, AttributeError, RecursionError) as error:
-        raise SchemaError(f"{url} does not answer with a schema: {error!r:.200}") from error
+    except (ValueError, RecursionError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _shown(body: bytes) -> str:
+    return f": {body[:80]!r}" if body else ", with nothing in it"
 
 
 def _forget_oldest(remembered: dict[int, WriterSchema] | dict[int, float]) -> None:

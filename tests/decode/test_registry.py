@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -101,6 +104,9 @@ def test_the_schemas_of_the_surveys(shared_data: Path) -> None:
 # Registries
 
 
+UNKNOWN = (404, b'{"error_code": 40403, "message": "Schema not found"}')
+
+
 class Answers:
     """What a registry answers to each request in turn; the last for ever."""
 
@@ -123,6 +129,9 @@ def serve() -> Iterator[Any]:
             def do_GET(self) -> None:
                 status, body = answers.next(self.path, self.headers["Authorization"])
                 self.send_response(status)
+                if status == 204:
+                    self.end_headers()
+                    return
                 if status == 302:
                     self.send_header("Location", body.decode())
                 self.send_header("Content-Length", str(len(body)))
@@ -173,7 +182,7 @@ def test_a_registry_is_asked_once_for_each_number(serve: Any) -> None:
 
 
 def test_a_number_that_a_registry_does_not_know_is_asked_again_later(serve: Any) -> None:
-    answers, time = Answers((404, b"{}"), known(ALONE)), Time()
+    answers, time = Answers(UNKNOWN, known(ALONE)), Time()
     find = registry(serve(answers), time)
     assert find(7) is None
     assert find(7) is None
@@ -241,13 +250,11 @@ def test_a_registry_that_stays_away_is_a_transient_error(serve: Any) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        (200, b"not json"),
-        (200, b"[]"),
         (200, b'{"schema": "not json"}'),
         (200, b'{"schema": "{}", "references": [{"name": "other"}]}'),
         (200, b" " * (5 << 20)),
     ],
-    ids=range(5),
+    ids=range(3),
 )
 def test_an_answer_that_is_no_schema_is_asked_for_once(
     serve: Any, answer: tuple[int, bytes]
@@ -260,9 +267,112 @@ def test_an_answer_that_is_no_schema_is_asked_for_once(
     assert len(answers.paths) == 1
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (404, b"<html>no such page</html>"),
+        (404, b"{}"),
+        (404, b""),
+        (200, b"<html>please log in</html>"),
+        (200, b"not json"),
+        (200, b"[]"),
+        (200, b'{"schema": null}'),
+        (200, b'{"schema": '),
+        (204, b""),
+        (429, b"slowly"),
+        (302, b"file:///etc/passwd"),
+        (302, b"http://127.0.0.1:1/elsewhere"),
+    ],
+    ids=str,
+)
+def test_what_no_registry_answers_is_asked_again_until_one_does(
+    serve: Any, answer: tuple[int, bytes]
+) -> None:
+    find = registry(serve(Answers(answer, known(ALONE))), Time())
+    assert find(7) is not None
+    find = registry(serve(Answers(answer)), Time())
+    for _ in range(2):  # nor is it remembered
+        with pytest.raises(TransientError, match="/schemas/ids/7"):
+            find(7)
+
+
+GOOD = known(ALONE)[1]
+
+
+def wake(address: Any) -> None:
+    """Let a server that waits for somebody go on."""
+    socket.create_connection(address).close()
+
+
+@pytest.fixture
+def serve_raw() -> Iterator[Callable[[bytes], str]]:
+    """Starts a server that sends these bytes, whatever it is asked, and closes."""
+    with contextlib.ExitStack() as stack:
+
+        def start(answer: bytes, pause_s: float = 0.0) -> str:
+            server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+            def run() -> None:
+                while not closing.is_set():
+                    with contextlib.suppress(OSError), server.accept()[0] as connection:
+                        connection.recv(1 << 16)
+                        for piece in pieces:
+                            connection.sendall(piece)
+                            closing.wait(pause_s)
+
+            pieces = [bytes([byte]) for byte in answer] if pause_s else [answer]
+            closing, thread = threading.Event(), threading.Thread(target=run, daemon=True)
+            stack.callback(thread.join)
+            stack.callback(wake, server.getsockname())
+            stack.callback(closing.set)
+            thread.start()
+            return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+        yield start
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\x00\xffgarbage\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/1.1 abc OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + GOOD,
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + GOOD[:9],
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 1000\r\n\r\n" + UNKNOWN[1],
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70_000 + b"\r\n\r\n" + GOOD,
+        b"HTTP/1.1 200 OK\r\n" + b"X: a\r\n" * 200 + b"\r\n" + GOOD,
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: http://[::1/\r\n\r\n",
+    ],
+    ids=lambda answer: repr(answer[:60]),
+)
+def test_bytes_that_are_no_whole_answer(serve_raw: Any, answer: bytes) -> None:
+    with pytest.raises(TransientError, match="/schemas/ids/7"):
+        registry(serve_raw(answer), Time())(7)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + GOOD,
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 1000,
+    ],
+    ids=["body", "header"],
+)
+def test_an_answer_that_drips_has_an_end(serve_raw: Any, answer: bytes) -> None:
+    """Each byte comes in time, all of them do not."""
+    url, began = serve_raw(answer, pause_s=0.05), monotonic()
+    with pytest.raises(TransientError, match=r"takes too long|timed out"):
+        Registry(url, patience_s=0.0, timeout_s=0.4)(7)
+    assert monotonic() - began < 5  # whole, it would take a minute
+
+
 def test_what_is_remembered_is_bounded(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker_filter.decode.registry.MAX_IDS", 3)
-    answers = Answers((404, b"{}"))
+    answers = Answers(UNKNOWN)
     find = registry(serve(answers), Time())
     for number in range(10):
         assert find(number) is None
