@@ -96,8 +96,10 @@ def _train(args: argparse.Namespace) -> int:
     trainer = Trainer(config, folder, device=args.device, precision=PRECISIONS[args.precision])
     if args.resume:
         trainer.resume()
+    if not args.quiet:
+        print(f"{config.model_id}: starts from {trainer.origin}", file=sys.stderr, flush=True)
     trainer.run(quiet=args.quiet)
-    polish(trainer, quiet=args.quiet)
+    polish(trainer, seconds=trainer.seconds_left, quiet=args.quiet)
     path = args.entry or zoo.WEIGHTS / config.model_id
     card = file_entry(trainer, path, QUICK if args.quick else FULL, quiet=args.quiet)
     print(json.dumps(card.evaluation, indent=1))

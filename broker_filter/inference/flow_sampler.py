@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad, relu
 
-from broker_filter.inference.posterior import prior_of
+from broker_filter.inference.posterior import prior_of, transforms_of
 from broker_filter.types import PARAMETERS
 
 __all__ = ["LN_2_PI", "FlowSampler", "spline", "spline_inverse"]
@@ -36,9 +36,7 @@ class FlowSampler:
     """
 
     def __init__(self, estimator: nn.Module) -> None:
-        net: Any = estimator.net
-        to_unconstrained, *transforms = net.transform.transforms
-        self._box = to_unconstrained(None)
+        self._box, transforms = transforms_of(estimator)
         self._prior = prior_of(estimator)
         with torch.no_grad():
             self._steps = [_Step.of(transform) for transform in reversed(transforms)]

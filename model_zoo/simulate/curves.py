@@ -44,6 +44,10 @@ class Curves:
     def __getitem__(self, rows: slice | Tensor) -> Curves:
         return Curves(*(getattr(self, f.name)[rows] for f in fields(Curves)))
 
+    def to(self, device: torch.device) -> Curves:
+        """The same curves on another device."""
+        return Curves(*(getattr(self, f.name).to(device) for f in fields(Curves)))
+
     @classmethod
     def join(cls, parts: Sequence[Curves]) -> Curves:
         """All curves of several, which must be of one length."""

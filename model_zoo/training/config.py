@@ -55,6 +55,8 @@ class TrainingConfig(_Strict):
     muon_lr: float = Field(0.02, gt=0, description="for the matrices of the transformer")
     adamw_lr: float = Field(0.001, gt=0, description="for everything else")
     decay_share: float = Field(0.4, ge=0, le=1, description="last share, with falling rates")
+    validation: int = Field(2048, ge=1, description="events, and constant stars, that decide")
+    validate_every: int = Field(500, ge=1, description="steps from one validation to the next")
 
 
 class PolishConfig(_Strict):
@@ -64,6 +66,7 @@ class PolishConfig(_Strict):
     epochs: float = Field(30, gt=0, description="times that each is seen")
     batch: int = Field(8192, ge=8, description="curves a step")
     rate: float = Field(0.003, gt=0, description="highest learning rate")
+    share: float = Field(0.1, gt=0, lt=1, description="of the training time, kept for it")
 
     @field_validator("curves")
     @classmethod
@@ -71,6 +74,11 @@ class PolishConfig(_Strict):
         if 0 < value < LEAST_POLISHED:
             raise ValueError(f"must be 0, or at least {LEAST_POLISHED} to hold events and noise")
         return value
+
+    @property
+    def time_share(self) -> float:
+        """Of the training time, that the stage may take."""
+        return self.share if self.curves else 0.0
 
 
 class TrainConfig(_Strict):

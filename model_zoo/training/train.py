@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
@@ -17,22 +19,27 @@ from tqdm import tqdm
 from broker_filter.errors import ConfigError
 from broker_filter.inference import zoo
 from broker_filter.inference.network import Network
-from broker_filter.inference.posterior import flow_loss
+from broker_filter.inference.posterior import coordinates_of
 from model_zoo.simulate.curves import Curves, Simulator
 from model_zoo.training.config import TrainConfig
+from model_zoo.training.history import History
+from model_zoo.training.losses import Losses, lpop_loss, relative_nll
+from model_zoo.training.validation import Validation
 
 __all__ = [
+    "Best",
     "Trainer",
     "choose_precision",
     "draw_batch",
-    "lpop_loss",
     "network_config",
     "summaries",
 ]
 
-LN_K_CLIP = 50.0
 CHECKPOINT_SECONDS = 180.0
+REPORT_SECONDS = 30.0
+HISTORY_STEPS = 100
 WARM_UP_STEPS = 200
+FLOW = "estimator.net."
 
 
 def network_config(config: TrainConfig) -> dict[str, Any]:
@@ -45,25 +52,6 @@ def network_config(config: TrainConfig) -> dict[str, Any]:
     }
 
 
-def lpop_loss(ln_k: Tensor, event: Tensor) -> Tensor:
-    """Exponential loss exp((1/2 - m) ln K) with equal weight for both classes.
-
-    Parameters
-    ----------
-    ln_k : Tensor, shape (B,), float32
-    event : Tensor, shape (B,), bool
-        m = 1 for events, 0 for noise.
-
-    Notes
-    -----
-    Jeffrey & Wandelt 2024. Each class is averaged by itself, so that K keeps equal prior odds
-    whatever the share of events in a batch; ln K is clipped, beyond which the gradient is zero.
-    """
-    exponent = torch.where(event, -0.5, 0.5) * ln_k.clamp(-LN_K_CLIP, LN_K_CLIP)
-    loss = exponent.exp()
-    return 0.5 * (loss[event].mean() + loss[~event].mean())
-
-
 @dataclass(slots=True)
 class _Progress:
     """What has been done; it goes into every checkpoint."""
@@ -73,6 +61,15 @@ class _Progress:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The weights with the least validation loss so far, and the step after which they were."""
+
+    step: int
+    losses: Losses
+    weights: dict[str, Tensor]
+
+
 class Trainer:
     """Trains one entry, with checkpoints from which it can go on.
 
@@ -80,7 +77,7 @@ class Trainer:
     ----------
     config : TrainConfig
     folder : Path
-        Where the checkpoint lies.
+        Where the checkpoint and the history of the losses lie.
     device : str
         ``cpu`` or ``cuda``.
     precision : torch.dtype, optional
@@ -98,43 +95,73 @@ class Trainer:
         torch.manual_seed(config.seed)
         self.config, self.device = config, torch.device(device)
         self.checkpoint = folder / "checkpoint.pt"
+        self.history = History(folder / "history.jsonl")
         folder.mkdir(parents=True, exist_ok=True)
         self.simulator = config.make_simulator()
         self.generator = torch.Generator(self.device).manual_seed(config.seed)
         self.network = Network(network_config(config)).to(self.device)
+        self.origin = "new weights"
         if config.start_from is not None:
-            _start_from(self.network, config.start_from)
+            self.origin = _start_from(self.network, config.start_from)
         self.optimizers = _optimizers(self.network, config)
         self.progress = _Progress()
+        self.best: Best | None = None
         self.precision = precision or choose_precision(self.network.encoder, self.device)
 
+    @cached_property
+    def validation(self) -> Validation:
+        """The frozen curves by which weights are chosen."""
+        return Validation(self.simulator, self.config.training.validation)
+
+    @property
+    def seconds_left(self) -> float:
+        """What the training leaves of ``config.minutes`` for the polish."""
+        return max(60 * self.config.minutes - self.progress.seconds, 0.0)
+
     def run(self, *, quiet: bool = False) -> None:
-        """Train until ``config.minutes`` have been spent, counting those before a resume."""
-        limit, last_save = 60 * self.config.minutes, time.monotonic()
-        bar = tqdm(total=round(limit), unit="s", disable=quiet, desc=self.config.model_id)
-        bar.update(round(min(self.progress.seconds, limit)))
-        losses = _Running()
-        while self.progress.seconds < limit:
+        """Train until the time is spent, counting that before a resume; take the best weights.
+
+        Of ``config.minutes`` the share of the polish is left over.
+        """
+        limit = 60 * self.config.minutes * (1 - self.config.polish.time_share)
+        if self.progress.seconds < limit:
+            self._train(limit, _Report(self.config.model_id, limit, quiet=quiet))
+            self.save()
+        if self.best is not None:
+            self.network.load_state_dict(self.best.weights)
+
+    def _train(self, limit: float, report: _Report) -> None:
+        training, last_save, since = self.config.training, time.monotonic(), _Mean()
+        self.history.begin(self.progress.step)
+        # A validation takes as long as the one before; the last one has to fit into the time.
+        validation_seconds = self._validate(report)
+        while self.progress.seconds + validation_seconds < limit:
             began = time.monotonic()
-            losses.add(*self._step(self.progress.seconds / limit))
-            now = time.monotonic()
-            self.progress.seconds += now - began
-            bar.update(round(self.progress.seconds) - bar.n)
-            bar.set_postfix_str(f"{losses}, {self.progress.curves / 1e6:.2f} M curves")
-            if now - last_save > CHECKPOINT_SECONDS:
+            since.add(self._step(self.progress.seconds / limit))
+            self.progress.seconds += time.monotonic() - began
+            report.step(self.progress, since.losses)
+            if self.progress.step % HISTORY_STEPS == 0:
+                self._note({"nll": since.losses.nll, "evidence": since.losses.evidence})
+                since = _Mean()
+            if self.progress.step % training.validate_every == 0:
+                validation_seconds = self._validate(report)
+            if time.monotonic() - last_save > CHECKPOINT_SECONDS:
                 self.save()
-                last_save = now
-        bar.close()
-        self.save()
+                last_save = time.monotonic()
+        if self.progress.step % training.validate_every:
+            self._validate(report)
+        report.close()
 
     def save(self) -> None:
         """Write the checkpoint; an interrupt leaves the former one whole."""
+        best = self.best
         state = {
             "config": self.config.model_dump(mode="json"),
             "network": self.network.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "generator": self.generator.get_state(),
             "progress": [self.progress.step, self.progress.curves, self.progress.seconds],
+            "best": best and [best.step, best.losses.nll, best.losses.evidence, best.weights],
         }
         partial = self.checkpoint.with_suffix(".partial")
         torch.save(state, partial)
@@ -161,12 +188,20 @@ class Trainer:
             optimizer.load_state_dict(saved)
         self.generator.set_state(state["generator"].cpu())
         self.progress = _Progress(*state["progress"])
+        if best := state.get("best"):
+            step, nll, evidence, weights = best
+            self.best = Best(step, Losses(nll, evidence), weights)
 
     def autocast(self) -> torch.autocast:
         """The context in which the encoder runs."""
         return torch.autocast(self.device.type, self.precision, self.precision != torch.float32)
 
-    def _step(self, done: float) -> tuple[float, float]:
+    def encode(self, curves: Curves) -> Tensor:
+        """Summaries of sorted curves, on the trainer's device and in its precision."""
+        with self.autocast():
+            return summaries(self.network.encoder, curves.to(self.device))
+
+    def _step(self, done: float) -> Losses:
         training, rate = self.config.training, self._rate(done)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
@@ -174,11 +209,9 @@ class Trainer:
         curves, event = draw_batch(
             self.simulator, training.batch, training.event_share, self.generator
         )
-        with self.autocast():
-            s = summaries(self.network.encoder, curves)
-        ln_k, theta = self.network.evidence(s), curves.theta
-        nll = flow_loss(self.network.estimator, theta[event], s[event]).mean()
-        evidence = lpop_loss(ln_k, event)
+        s = self.encode(curves)
+        nll = relative_nll(self.network.estimator, curves.theta[event], s[event])
+        evidence = lpop_loss(self.network.evidence(s), event)
         loss = nll + training.evidence_weight * evidence
         self.network.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -188,7 +221,31 @@ class Trainer:
                 optimizer.step()
         self.progress.step += 1
         self.progress.curves += training.batch
-        return float(nll.detach()), float(evidence.detach())
+        return Losses(float(nll.detach()), float(evidence.detach()))
+
+    def _validate(self, report: _Report) -> float:
+        """Losses on the frozen curves; keeps the best weights. The seconds that it took."""
+        curves = self.validation  # drawn once, which does not count
+        began = time.monotonic()
+        losses = curves.losses(self.network, curves.summaries(self.encode))
+        weight = self.config.training.evidence_weight
+        if self.best is None or losses.total(weight) < self.best.losses.total(weight):
+            weights = {name: w.clone() for name, w in self.network.state_dict().items()}
+            self.best = Best(self.progress.step, losses, weights)
+        taken = time.monotonic() - began
+        self.progress.seconds += taken
+        self._note({"validation_nll": losses.nll, "validation_evidence": losses.evidence})
+        report.validation(self.progress, losses)
+        return taken
+
+    def note_polish(self, before: Losses, after: Losses) -> None:
+        """Write the validation losses before and after the polish into the history."""
+        self._note({"unpolished_evidence": before.evidence, "polished_evidence": after.evidence})
+
+    def _note(self, row: Mapping[str, float]) -> None:
+        done = self.progress
+        where = {"step": done.step, "curves": done.curves, "seconds": round(done.seconds, 1)}
+        self.history.add({**where, **row})
 
     def _rate(self, done: float) -> float:
         """Warm-up, flat, then a cosine down to 1 % over the last share of the time."""
@@ -251,22 +308,42 @@ def summaries(encoder: nn.Module, curves: Curves) -> Tensor:
     )
 
 
-def _start_from(network: Network, name: str) -> None:
-    """Take encoder, evidence head and flow from an entry of the zoo.
+def _start_from(network: Network, name: str) -> str:
+    """Take encoder, evidence head and flow from an entry of the zoo; what was taken, in words.
 
     Weights of inputs that the entry did not have start at zero. The flow of another prior is off
     at first, since it knows the parameters by their place in the box, and learns faster all the
-    same than one that knows nothing.
+    same than one that knows nothing. One of other coordinates or of another shape cannot be taken.
     """
     trained = zoo.load(zoo.verify(zoo.find(name)))
-    taken = network.state_dict()
-    for key, value in trained.state_dict().items():
-        if not key.endswith(".mask"):
-            try:
-                taken[key] = _widened(value, taken[key].shape)
-            except (KeyError, ValueError) as error:
-                raise ConfigError(f"start_from: {name}: {key} does not fit: {error}") from error
+    taken, offered = network.state_dict(), trained.state_dict()
+    problem = _flow_problem(network, trained)
+    for key, value in offered.items():
+        if key.endswith(".mask") or (problem and key.startswith(FLOW)):
+            continue
+        try:
+            taken[key] = _widened(value, taken[key].shape)
+        except (KeyError, ValueError) as error:
+            raise ConfigError(f"start_from: {name}: {key} does not fit: {error}") from error
     network.load_state_dict(taken)
+    if problem:
+        return f"encoder and evidence head of {name}; the flow is new, as {problem}"
+    return f"encoder, evidence head and flow of {name}"
+
+
+def _flow_problem(network: Network, trained: Network) -> str | None:
+    """Why a flow cannot be taken, or None if it can."""
+    ours, theirs = coordinates_of(network.estimator), coordinates_of(trained.estimator)
+    if ours != theirs:
+        return f"its coordinates are {ours} and were {theirs}"
+    sizes, former = _flow_sizes(network), _flow_sizes(trained)
+    return None if sizes == former else f"it has {sum(sizes)} outputs and had {sum(former)}"
+
+
+def _flow_sizes(network: Network) -> list[int]:
+    """Outputs of each layer; inputs may grow with the summary, see `_widened`."""
+    state = network.state_dict()
+    return [len(w) for key, w in state.items() if key.startswith(FLOW) and key.endswith(".bias")]
 
 
 def _widened(value: Tensor, shape: torch.Size) -> Tensor:
@@ -293,18 +370,47 @@ def _optimizers(network: Network, config: TrainConfig) -> list[torch.optim.Optim
     return optimizers
 
 
-class _Running:
-    """Losses averaged over about the last hundred steps, for the progress bar."""
+class _Mean:
+    """Mean losses of the steps that were added."""
 
     def __init__(self) -> None:
-        self.nll = self.evidence = 0.0
-        self.steps = 0
+        self._nll = self._evidence = 0.0
+        self._steps = 0
 
-    def add(self, nll: float, evidence: float) -> None:
-        self.steps += 1
-        share = max(0.01, 1 / self.steps)
-        self.nll += share * (nll - self.nll)
-        self.evidence += share * (evidence - self.evidence)
+    def add(self, losses: Losses) -> None:
+        self._nll += losses.nll
+        self._evidence += losses.evidence
+        self._steps += 1
 
-    def __str__(self) -> str:
-        return f"nll {self.nll:.3f}, evidence {self.evidence:.4f}"
+    @property
+    def losses(self) -> Losses:
+        steps = max(self._steps, 1)
+        return Losses(self._nll / steps, self._evidence / steps)
+
+
+class _Report:
+    """What a person sees of a training: a bar on a terminal, else a line now and then."""
+
+    def __init__(self, name: str, limit: float, *, quiet: bool) -> None:
+        self._name, self._limit, self._lines = name, limit, not quiet and not sys.stderr.isatty()
+        self._bar = tqdm(total=round(limit), unit="s", desc=name, disable=quiet or self._lines)
+        self._last_line, self._best = -math.inf, ""
+
+    def step(self, done: _Progress, losses: Losses) -> None:
+        self._bar.update(round(min(done.seconds, self._limit)) - self._bar.n)
+        self._bar.set_postfix_str(f"{losses}{self._best}, {done.curves / 1e6:.2f} M curves")
+        if done.seconds - self._last_line > REPORT_SECONDS:
+            self._line(done, str(losses))
+
+    def validation(self, done: _Progress, losses: Losses) -> None:
+        self._best = f" (validation {losses})"
+        self._line(done, f"validation {losses}")
+
+    def close(self) -> None:
+        self._bar.close()
+
+    def _line(self, done: _Progress, text: str) -> None:
+        if self._lines:
+            self._last_line = done.seconds
+            spent = f"{done.seconds / 60:.1f} of {self._limit / 60:.1f} min"
+            tqdm.write(f"{self._name}: {spent}, step {done.step:,}: {text}", file=sys.stderr)

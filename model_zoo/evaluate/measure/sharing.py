@@ -23,7 +23,8 @@ from broker_filter.inference.network import Network
 from model_zoo.evaluate.sets import SEEDS, batches, progress
 from model_zoo.simulate.curves import Simulator
 from model_zoo.training.fit import fit
-from model_zoo.training.train import choose_precision, lpop_loss
+from model_zoo.training.losses import lpop_loss
+from model_zoo.training.train import choose_precision
 
 __all__ = [
     "FULL_SHARING",

@@ -26,7 +26,7 @@ from broker_filter.inference.encoder import CompactEncoder
 from broker_filter.inference.evidence import EvidenceHead
 from model_zoo.evaluate.sets import progress
 from model_zoo.training.fit import fit
-from model_zoo.training.train import lpop_loss
+from model_zoo.training.losses import lpop_loss
 
 __all__ = [
     "FULL_TOY",
