@@ -54,7 +54,9 @@ def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog="example: model-zoo train model_zoo/configs/fspl-paper-1.0.0.yaml --minutes 60",
     )
     train.add_argument("config", type=Path, help="training configuration (YAML)")
-    train.add_argument("--minutes", type=float, help="training time, instead of the config's")
+    train.add_argument(
+        "--minutes", type=float, help="training time, with the polish; not the card's figures"
+    )
     train.add_argument("--seed", type=int, help="instead of the config's")
     train.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     train.add_argument("--precision", choices=list(PRECISIONS), default="auto")
@@ -96,10 +98,18 @@ def _train(args: argparse.Namespace) -> int:
     trainer = Trainer(config, folder, device=args.device, precision=PRECISIONS[args.precision])
     if args.resume:
         trainer.resume()
-    if not args.quiet:
-        print(f"{config.model_id}: starts from {trainer.origin}", file=sys.stderr, flush=True)
+
+    def say(text: str) -> None:
+        if not args.quiet:
+            print(f"{config.model_id}: {text}", file=sys.stderr, flush=True)
+
+    say(f"starts from {trainer.origin}")
     trainer.run(quiet=args.quiet)
+    say(
+        f"best on the validation set: {trainer.final}; polish of up to {trainer.seconds_left:.0f} s"
+    )
     polish(trainer, seconds=trainer.seconds_left, quiet=args.quiet)
+    say(f"filed weights on the validation set: {trainer.final}; evaluation for the card")
     path = args.entry or zoo.WEIGHTS / config.model_id
     card = file_entry(trainer, path, QUICK if args.quick else FULL, quiet=args.quiet)
     print(json.dumps(card.evaluation, indent=1))

@@ -18,6 +18,7 @@ from broker_filter.inference.network import Network
 from model_zoo.evaluate.draw.calibration import draw_calibration, draw_exact, draw_streams
 from model_zoo.evaluate.draw.figures import draw_detection
 from model_zoo.evaluate.draw.posteriors import plot_posteriors, plot_toy
+from model_zoo.evaluate.draw.training import draw_training
 from model_zoo.evaluate.measure.calibrate import measure_recalibration
 from model_zoo.evaluate.measure.calibration import measure_calibration
 from model_zoo.evaluate.measure.certified import measure_certified
@@ -121,6 +122,7 @@ PICTURES: dict[str, Callable[..., Any]] = {
     "streams": draw_streams,
     "posteriors": plot_posteriors,
     "toy": plot_toy,
+    "training": draw_training,
 }
 
 
@@ -202,6 +204,9 @@ def evaluate(
     simulator = simulator_of(config_of(entry))
     subject = Subject(zoo.load(entry), entry.config, simulator, sizes, quiet)
     folder.mkdir(parents=True, exist_ok=True)
+    if "history" in entry.card.training:
+        results["training"] = dict(entry.card.training)
+        write_results(folder, results, ["training"])
     for name in chosen:
         # Written after each part: an interrupt keeps what was measured.
         results |= measure(subject, [name])

@@ -60,12 +60,15 @@ class TrainingConfig(_Strict):
 
 
 class PolishConfig(_Strict):
-    """How the evidence head is trained at the end, with all else frozen."""
+    """How evidence head and flow are trained at the end, with the encoder frozen."""
 
     curves: int = Field(0, ge=0, description="curves, each encoded once; 0 leaves the stage out")
     epochs: float = Field(30, gt=0, description="times that each is seen")
     batch: int = Field(8192, ge=8, description="curves a step")
     rate: float = Field(0.003, gt=0, description="highest learning rate")
+    flow_epochs: float = Field(0, ge=0, description="the same for the flow; 0 leaves it as it is")
+    flow_batch: int = Field(512, ge=8, description="events a step of the flow")
+    flow_rate: float = Field(0.0005, gt=0, description="highest learning rate of the flow")
     share: float = Field(0.1, gt=0, lt=1, description="of the training time, kept for it")
 
     @field_validator("curves")

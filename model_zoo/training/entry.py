@@ -26,6 +26,7 @@ from model_zoo.evaluate.suite import (
     simulator_of,
 )
 from model_zoo.training.config import TrainConfig
+from model_zoo.training.history import summary_of
 from model_zoo.training.train import Trainer, network_config
 
 __all__ = ["file_entry", "gate_of", "refile"]
@@ -154,6 +155,8 @@ def _card(
             "curves": progress.curves,
             "steps": progress.step,
             "minutes": round(progress.seconds / 60, 1),
+            "started_from": trainer.origin,
+            **_validation(trainer),
             "precision": str(trainer.precision).removeprefix("torch."),
             "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, "
             f"{trainer.device.type}",
@@ -163,6 +166,21 @@ def _card(
         runtime={"torch": torch.__version__, "sbi": sbi.__version__, "zuko": zuko.__version__},
         gate=gate,
     )
+
+
+def _validation(trainer: Trainer) -> dict[str, Any]:
+    """By what the weights were chosen, and how the losses fell; the nll relative to the prior."""
+    if trainer.best is None or trainer.final is None:
+        return {}
+    return {
+        "validation": {
+            "events": trainer.config.training.validation,
+            "best_step": trainer.best.step,
+            "nll": round(trainer.final.nll, 4),
+            "evidence": round(trainer.final.evidence, 4),
+        },
+        "history": summary_of(trainer.history.rows()),
+    }
 
 
 def gate_of(calibration: Mapping[str, Any]) -> dict[str, Any]:

@@ -106,6 +106,7 @@ class Trainer:
         self.optimizers = _optimizers(self.network, config)
         self.progress = _Progress()
         self.best: Best | None = None
+        self.final: Losses | None = None  # of the weights to be filed, on the validation set
         self.precision = precision or choose_precision(self.network.encoder, self.device)
 
     @cached_property
@@ -129,6 +130,7 @@ class Trainer:
             self.save()
         if self.best is not None:
             self.network.load_state_dict(self.best.weights)
+            self.final = self.best.losses
 
     def _train(self, limit: float, report: _Report) -> None:
         training, last_save, since = self.config.training, time.monotonic(), _Mean()
@@ -239,8 +241,10 @@ class Trainer:
         return taken
 
     def note_polish(self, before: Losses, after: Losses) -> None:
-        """Write the validation losses before and after the polish into the history."""
-        self._note({"unpolished_evidence": before.evidence, "polished_evidence": after.evidence})
+        """Keep the validation losses before and after the polish, in the history too."""
+        self._note({"unpolished_nll": before.nll, "unpolished_evidence": before.evidence})
+        self._note({"polished_nll": after.nll, "polished_evidence": after.evidence})
+        self.final = after
 
     def _note(self, row: Mapping[str, float]) -> None:
         done = self.progress

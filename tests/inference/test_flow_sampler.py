@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from broker_filter.inference.coordinates import ProbitBox
 from broker_filter.inference.encoder import build_encoder
 from broker_filter.inference.flow_sampler import FlowSampler, spline, spline_inverse
-from broker_filter.inference.posterior import build_estimator
+from broker_filter.inference.posterior import build_estimator, flow_loss
 from broker_filter.inference.prior import BoxPrior
 
 PRIOR = BoxPrior("box-1", (0.0, 0.0, -1.0, -2.0, 0.1), (20.0, 1.5, 1.3, 1.0, 1.0))
@@ -20,12 +21,20 @@ WIDTH, N = 16, 200
 SHAPES = [(2, (16,)), (2, (64, 16, 32)), (3, (24, 40)), (5, (16,)), (5, (64, 16, 32))]
 
 
-def make_estimator(passes: int, hidden: tuple[int, ...]) -> Any:
+def make_estimator(
+    passes: int, hidden: tuple[int, ...], prior: BoxPrior = PRIOR, coordinates: str = "logit"
+) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         encoder = build_encoder("compact", width=WIDTH, layers=1, heads=2, feed_forward=16)
         estimator = build_estimator(
-            encoder, PRIOR, transforms=3, hidden=hidden, bins=5, passes=passes
+            encoder,
+            prior,
+            transforms=3,
+            hidden=hidden,
+            bins=5,
+            passes=passes,
+            coordinates=coordinates,
         )
         for parameter in estimator.net.parameters():
             # An untrained flow is close to the identity, where much would look right.
@@ -150,3 +159,59 @@ def test_under_a_log_uniform_f_s_densities_are_those_of_f_s_itself() -> None:
     assert float(volume.mean()) == pytest.approx(expected, abs=4 * error)
     again = sampler.log_density(summaries(1), theta[0, :100])
     torch.testing.assert_close(again, density[0, :100], rtol=1e-3, atol=5e-2)
+
+
+LOG_PRIOR = BoxPrior(
+    "log-1", (-2.0, 0.0, -1.3, -3.0, 0.005), (25.0, 1.5, 1.78, 1.0, 1.0), log_f_s=True
+)
+PRIORS = pytest.mark.parametrize("prior", [PRIOR, LOG_PRIOR], ids=["uniform", "log f_s"])
+
+
+@PRIORS
+@pytest.mark.parametrize("passes", [2, 5])
+def test_probit_samples_and_densities_are_those_of_zuko(prior: BoxPrior, passes: int) -> None:
+    """Zuko's own flow between noise and probit coordinates, and the normal distribution beyond."""
+    estimator = make_estimator(passes, (24, 40), prior, "probit")
+    s = summaries(1)
+    theta, density = FlowSampler(estimator)(s, N, [4])
+    with torch.no_grad():
+        flow = estimator.net(s.expand(N, -1))
+        y = flow.transform.inv(noise(4))
+        log_flow = flow.log_prob(y)
+    box = prior.flow_box()
+    low, high = (torch.tensor(edge, dtype=torch.float64) for edge in (box.low, box.high))
+    normal = torch.distributions.Normal(0.0, 1.0)
+    z = low + (high - low) * normal.cdf(y.double())
+    expected = prior.from_flow(z.float())
+    torch.testing.assert_close(theta[0], expected, rtol=1e-4, atol=1e-4)
+    # The density of theta is that of y, over the prior's density, times the normal density of y.
+    log_prior = prior.log_density(expected)
+    log_density = log_flow - normal.log_prob(y).sum(-1) + log_prior
+    torch.testing.assert_close(density[0], log_density, rtol=1e-3, atol=5e-3)
+
+
+@PRIORS
+def test_probit_densities_at_samples_and_of_the_loss_agree(prior: BoxPrior) -> None:
+    estimator, s = make_estimator(5, (24, 40), prior, "probit"), summaries(1)
+    sampler = FlowSampler(estimator)
+    theta, density = sampler(s, N, [4])
+    inside = (estimator_y(prior, theta[0]).abs() < 4).all(-1)
+    assert inside.float().mean() > 0.5
+    again = sampler.log_density(s, theta[0])
+    with torch.no_grad():
+        loss = flow_loss(estimator, theta[0], s.expand(N, -1))
+    torch.testing.assert_close(again[inside], density[0][inside], rtol=1e-3, atol=2e-2)
+    torch.testing.assert_close(-loss[inside], density[0][inside], rtol=1e-3, atol=2e-2)
+
+
+def estimator_y(prior: BoxPrior, theta: Tensor) -> Tensor:
+    box = prior.flow_box()
+    return ProbitBox(box.low, box.high)(prior.to_flow(theta)[0])
+
+
+@PRIORS
+def test_probit_densities_are_finite_on_every_edge(prior: BoxPrior) -> None:
+    estimator = make_estimator(5, (16,), prior, "probit")
+    corners = torch.stack([torch.tensor(prior.low), torch.tensor(prior.high)])
+    assert torch.isfinite(FlowSampler(estimator).log_density(summaries(1), corners)).all()
+    assert torch.isfinite(flow_loss(estimator, corners, summaries(2))).all()

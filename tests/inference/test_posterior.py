@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from broker_filter.inference.coordinates import COORDINATES
 from broker_filter.inference.encoder import build_encoder
 from broker_filter.inference.flow_sampler import FlowSampler
-from broker_filter.inference.posterior import build_estimator, flow_loss
+from broker_filter.inference.posterior import build_estimator, coordinates_of, flow_loss
 from broker_filter.inference.prior import BoxPrior
 
 PRIOR = BoxPrior("box-1", (0.0, 0.0, -1.0, -2.0, 0.1), (20.0, 1.5, 1.3, 1.0, 1.0))
 
 
-def make_estimator() -> torch.nn.Module:
+BOTH = pytest.mark.parametrize("coordinates", COORDINATES)
+
+
+def make_estimator(coordinates: str = "logit") -> torch.nn.Module:
     torch.manual_seed(1)
     encoder = build_encoder("compact", width=16, layers=1, heads=2, feed_forward=16)
-    return build_estimator(encoder, PRIOR, transforms=2, hidden=(16,))
+    return build_estimator(encoder, PRIOR, transforms=2, hidden=(16,), coordinates=coordinates)
 
 
 def sample(estimator: torch.nn.Module, s: torch.Tensor, n: int, seeds: list[int]) -> torch.Tensor:
     return FlowSampler(estimator)(s, n, seeds)[0]
 
 
-def test_no_sample_leaves_the_prior_however_odd_the_summary() -> None:
-    theta = sample(make_estimator(), 100 * torch.randn(3, 16), 2000, [1, 2, 3])
+@BOTH
+def test_no_sample_leaves_the_prior_however_odd_the_summary(coordinates: str) -> None:
+    theta = sample(make_estimator(coordinates), 100 * torch.randn(3, 16), 2000, [1, 2, 3])
     assert theta.shape == (3, 2000, 5)
     assert (theta >= torch.tensor(PRIOR.low)).all()
     assert (theta <= torch.tensor(PRIOR.high)).all()
@@ -42,9 +48,10 @@ def test_a_seed_gives_the_same_samples_again() -> None:
     assert not torch.equal(sample(estimator, s, 50, [7]), sample(estimator, s, 50, [8]))
 
 
-def test_samples_follow_the_density() -> None:
+@BOTH
+def test_samples_follow_the_density(coordinates: str) -> None:
     """Draws of the prior, weighted by the density, have the mean that the samples have."""
-    estimator, s = make_estimator(), torch.zeros(1, 16)
+    estimator, s = make_estimator(coordinates), torch.zeros(1, 16)
     low, high = torch.tensor(PRIOR.low), torch.tensor(PRIOR.high)
     draws = low + (high - low) * torch.rand(50_000, 5, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -63,3 +70,13 @@ def test_loss_through_sbi_is_the_loss_from_the_summary() -> None:
     theta = torch.tensor([[10.0, 0.5, 0.0, 0.0, 0.5]]).expand(4, -1)
     expected = estimator.loss(theta, x)
     torch.testing.assert_close(flow_loss(estimator, theta, estimator.embedding_net(x)), expected)
+
+
+def test_an_estimator_works_in_logit_coordinates_unless_it_is_asked_for_others() -> None:
+    encoder = build_encoder("compact", width=16, layers=1, heads=2, feed_forward=16)
+    assert coordinates_of(build_estimator(encoder, PRIOR, transforms=1, hidden=(8,))) == "logit"
+
+
+def test_other_coordinates_are_refused_with_those_that_exist() -> None:
+    with pytest.raises(ValueError, match=r"'polar' are not among \('logit', 'probit'\)"):
+        make_estimator("polar")

@@ -20,8 +20,11 @@ from model_zoo import cli
 from model_zoo.evaluate import suite
 from model_zoo.evaluate.sets import Sizes
 from model_zoo.training.config import TrainConfig, load_config
+from model_zoo.training.history import History, summary_of
+from model_zoo.training.losses import LN_K_CLIP, Losses, lpop_loss, relative_nll
 from model_zoo.training.polish import encoded, polish
-from model_zoo.training.train import LN_K_CLIP, Trainer, choose_precision, lpop_loss, network_config
+from model_zoo.training.train import Trainer, choose_precision, network_config
+from model_zoo.training.validation import Validation
 
 CONFIGS = sorted((Path(zoo.__file__).parents[2] / "model_zoo" / "configs").glob("*.yaml"))
 TINY: dict[str, Any] = {
@@ -34,7 +37,7 @@ TINY: dict[str, Any] = {
     "flow": {"transforms": 1, "hidden": [32], "bins": 4},
     "evidence": {"hidden": 16},
     "simulator": {"baseline_error": [0.001, 0.001], "stream_share": 0.4},
-    "training": {"batch": 32},
+    "training": {"batch": 32, "validation": 32, "validate_every": 5},
 }
 
 
@@ -44,6 +47,11 @@ def make_trainer(folder: Path, **changes: Any) -> Trainer:
 
 def weights(trainer: Trainer) -> list[torch.Tensor]:
     return [p.detach().clone() for p in trainer.network.parameters()]
+
+
+def validated(trainer: Trainer) -> Losses:
+    network = trainer.network.eval()
+    return trainer.validation.losses(network, trainer.validation.summaries(trainer.encode))
 
 
 def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
@@ -91,7 +99,8 @@ def test_loss_is_least_at_the_true_bayes_factor(copies: int) -> None:
 
 def test_training_lowers_both_losses(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, training={"batch": 32, "adamw_lr": 0.01})
-    losses = torch.tensor([trainer._step(0.0) for _ in range(120)])
+    steps = [trainer._step(0.0) for _ in range(120)]
+    losses = torch.tensor([(loss.nll, loss.evidence) for loss in steps])
     first, last = losses[:20].mean(0), losses[-20:].mean(0)
     assert last[0] < first[0] - 1
     assert last[1] < first[1] - 0.1
@@ -135,11 +144,11 @@ def test_polishing_moves_the_head_alone_and_tells_classes_apart(tmp_path: Path) 
     encoder = {**TINY["encoder"], "scan": True}  # whose features tell events apart, untrained
     trainer = make_trainer(tmp_path, polish=sizes, encoder=encoder)
     before = [p.detach().clone() for p in trainer.network.estimator.parameters()]
-    s, event = encoded(trainer, 600, quiet=True)
-    assert int(event.sum()) == pytest.approx(300, abs=20)
+    data = encoded(trainer, 600, quiet=True)
+    assert int(data.event.sum()) == pytest.approx(300, abs=20)
 
     def right() -> float:
-        return float(((trainer.network.evidence(s) > 0) == event).float().mean())
+        return float(((trainer.network.evidence(data.s) > 0) == data.event).float().mean())
 
     untrained = right()
     assert polish(trainer, quiet=True)
@@ -147,11 +156,164 @@ def test_polishing_moves_the_head_alone_and_tells_classes_apart(tmp_path: Path) 
     assert same(before, list(trainer.network.estimator.parameters()))
 
 
+def test_the_flow_is_polished_where_that_is_asked_for(tmp_path: Path) -> None:
+    sizes = {"curves": 600, "epochs": 1, "flow_epochs": 60, "flow_batch": 100, "flow_rate": 0.01}
+    encoder = {**TINY["encoder"], "scan": True}
+    trainer = make_trainer(tmp_path, polish=sizes, encoder=encoder)
+    encoder_before = [p.detach().clone() for p in trainer.network.encoder.parameters()]
+    before = validated(trainer)
+    assert polish(trainer, quiet=True)
+    assert validated(trainer).nll < before.nll - 0.3
+    assert trainer.final == validated(trainer)
+    assert same(encoder_before, list(trainer.network.encoder.parameters()))
+
+
+def test_a_polish_that_does_harm_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"curves": 100, "epochs": 1, "batch": 50, "flow_epochs": 1, "flow_batch": 50}
+    trainer = make_trainer(tmp_path, polish=sizes)
+
+    def harm(network: torch.nn.Module, *_: object, **__: object) -> None:
+        for parameter in network.parameters():
+            parameter.data.fill_(torch.nan)
+
+    monkeypatch.setattr("model_zoo.training.polish.fit", harm)
+    before = weights(trainer)
+    polish(trainer, quiet=True)
+    assert same(weights(trainer), before)
+
+
+def test_a_polish_without_time_takes_fewer_curves_and_still_ends(tmp_path: Path) -> None:
+    sizes = {"curves": 1_000_000, "epochs": 1000, "batch": 32, "flow_epochs": 1000}
+    trainer = make_trainer(tmp_path, polish=sizes)
+    assert len(encoded(trainer, 1_000_000, seconds=0.0, quiet=True).s) == 32
+    fitted = polish(trainer, seconds=0.0, quiet=True)
+    assert fitted is not None
+    assert fitted.seconds < 10
+
+
 def test_without_curves_nothing_is_polished(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
     before = weights(trainer)
     assert polish(trainer, quiet=True) is None
     assert same(weights(trainer), before)
+
+
+def test_what_is_trained_is_the_best_by_validation_not_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The losses fall until step 10 and rise after it."""
+    trainer = make_trainer(tmp_path)
+    seen: dict[int, list[torch.Tensor]] = {}
+
+    def losses(*_: object) -> Losses:
+        step = trainer.progress.step
+        seen[step] = weights(trainer)
+        return Losses(abs(step - 10.0), 1.0)
+
+    monkeypatch.setattr(Validation, "losses", losses)
+    monkeypatch.setattr(Trainer, "_rate", lambda *_: 1.0)
+    trainer.config = trainer.config.model_copy(update={"minutes": 10.0})
+    stop_after(trainer, 17, monkeypatch)
+    trainer.run(quiet=True)
+    assert trainer.best is not None
+    assert trainer.best.step == 10
+    assert same(weights(trainer), seen[10])
+    assert not same(seen[10], seen[17])
+    resumed = make_trainer(tmp_path)
+    resumed.resume()
+    assert same(weights(resumed), seen[17])
+    assert resumed.best is not None
+    assert (resumed.best.step, resumed.best.losses) == (10, Losses(0.0, 1.0))
+
+
+def stop_after(trainer: Trainer, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the time of a run be over once that many steps are made."""
+    make = trainer._step
+
+    def counted(done: float) -> Losses:
+        losses = make(done)
+        if trainer.progress.step == step:
+            trainer.progress.seconds = 60 * trainer.config.minutes
+        return losses
+
+    monkeypatch.setattr(trainer, "_step", counted)
+
+
+def test_the_history_has_both_losses_by_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("model_zoo.training.train.HISTORY_STEPS", 4)
+    trainer = make_trainer(tmp_path, minutes=10.0)
+    stop_after(trainer, 12, monkeypatch)
+    trainer.run(quiet=True)
+    rows = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "nll" in row] == [4, 8, 12]
+    assert [row["step"] for row in rows if "validation_nll" in row] == [0, 5, 10, 12]
+    assert all(row["curves"] == 32 * row["step"] for row in rows)
+    last = make_trainer(tmp_path)
+    last.resume()  # the weights of the last step, not the best
+    assert rows[-1]["validation_nll"] == pytest.approx(validated(last).nll, abs=1e-5)
+
+
+def test_a_resumed_run_forgets_what_came_after_its_checkpoint(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.jsonl")
+    for step in (0, 5, 10):
+        history.add({"step": step, "validation_nll": 1.0, "validation_evidence": 1.0})
+    with history.path.open("a") as file:
+        file.write('{"step": 15, "valid')  # an interrupt
+    history.begin(5)
+    assert [row["step"] for row in history.rows()] == [0, 5]
+    history.begin(0)
+    assert history.rows() == []
+
+
+def test_a_long_history_is_thinned_for_the_card_and_keeps_its_last_point() -> None:
+    rows: list[dict[str, float]] = []
+    for step in range(100, 50_001, 100):
+        rows.append({"step": step, "nll": -step, "evidence": 1.0})
+        if step % 500 == 0:
+            rows.append({"step": step, "validation_nll": -step, "validation_evidence": 0.5})
+    summary = summary_of(rows)
+    assert len(summary["training"]["step"]) <= 60
+    assert len(summary["validation"]["step"]) <= 60
+    assert summary["training"]["step"][-1] == summary["validation"]["step"][-1] == 50_000
+    assert summary["validation"]["nll"][-1] == -50_000
+    # Nine steps of a hundred end at 50,000: their mean.
+    assert summary["training"]["nll"][-1] == pytest.approx(-49_600)
+
+
+def test_training_and_polish_share_the_minutes(tmp_path: Path) -> None:
+    polished = {"curves": 100, "share": 0.4}
+    trainer = make_trainer(tmp_path, minutes=0.05, polish=polished)
+    _ = trainer.validation  # drawn before the clock runs
+    trainer.run(quiet=True)
+    assert trainer.progress.seconds < 0.75 * 3.0
+    assert trainer.seconds_left > 0.25 * 3.0
+
+
+def test_validation_curves_are_the_same_every_time() -> None:
+    simulator = TrainConfig(**TINY).make_simulator()
+    first, again = (Validation(simulator, 40).summaries(lambda c: c.x[:, 0]) for _ in range(2))
+    assert first.shape == (80, 3)
+    assert torch.equal(first, again)
+
+
+@pytest.mark.parametrize("coordinates", ["logit", "probit"])
+def test_relative_loss_is_small_for_a_flow_that_repeats_the_prior(
+    tmp_path: Path, coordinates: str
+) -> None:
+    """An untrained flow in probit coordinates is close to the prior, one in logit is not."""
+    roman = {**TINY["simulator"], "prior": "roman-1", "gate": None}
+    flow = {**TINY["flow"], "coordinates": coordinates}
+    network = make_trainer(tmp_path, simulator=roman, flow=flow).network
+    for parameter in network.estimator.net.parameters():
+        parameter.data.zero_()
+    theta = prior_of(network.estimator).sample(4000, torch.Generator().manual_seed(3))
+    s = torch.zeros(len(theta), network.encoder.summary_width)
+    nll = float(relative_nll(network.estimator, theta, s).detach())
+    assert (abs(nll) < 0.05) == (coordinates == "probit")
 
 
 def test_an_interrupted_save_leaves_the_former_checkpoint(
@@ -290,6 +452,27 @@ def test_the_command_trains_and_files_an_entry(
     assert zoo.verify(entry).card.evaluation["n_tail"] == 250
 
 
+def test_the_card_tells_how_the_losses_fell_and_the_report_draws_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (cli, suite):
+        monkeypatch.setattr(module, "QUICK", Sizes(60, 60, 250, 1, 10, 20, 30))
+    config, entry = write(tmp_path / "tiny.yaml", TINY), tmp_path / "fspl-tiny-0.0.1"
+    options = ["--quick", "--quiet", "--precision", "float32", "--minutes", "0.05"]
+    where = ["--run-folder", str(tmp_path / "run"), "--entry", str(entry)]
+    assert cli.main(["train", str(config), *where, *options]) == 0
+    training = zoo.verify(entry).card.training
+    validation = training["history"]["validation"]
+    assert validation["step"][0] == 0
+    best = validation["step"].index(training["validation"]["best_step"])
+    assert validation["nll"][best] == training["validation"]["nll"]
+    report = tmp_path / "report"
+    parts = ["--parts", "calibration", "--out", str(report)]
+    assert cli.main(["evaluate", str(entry), "--quick", "--quiet", *parts]) == 0
+    assert (report / "training.png").stat().st_size > 5_000
+    assert "![training](training.png)" in (report / "report.md").read_text()
+
+
 def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", str(tmp_path / "none.yaml")]) == 2
     assert capsys.readouterr().err.startswith("model-zoo: ")
@@ -340,3 +523,26 @@ def test_a_start_from_another_architecture_is_refused(tmp_path: Path) -> None:
     encoder = {**TINY["encoder"], "width": 8}
     with pytest.raises(ConfigError, match=r"start_from: fspl-ancestor-0.0.1: .* does not fit"):
         make_trainer(tmp_path, encoder=encoder, start_from="fspl-ancestor-0.0.1")
+
+
+@pytest.mark.usefixtures("ancestor")
+@pytest.mark.parametrize(
+    ("flow", "why"),
+    [
+        ({"coordinates": "probit"}, "its coordinates are probit and were logit"),
+        ({"hidden": [48]}, "outputs and had"),
+    ],
+)
+def test_a_flow_that_cannot_be_taken_starts_anew_and_that_is_said(
+    ancestor: Network, tmp_path: Path, flow: dict[str, Any], why: str
+) -> None:
+    flow = {**TINY["flow"], **flow}
+    trainer = make_trainer(tmp_path, flow=flow, start_from="fspl-ancestor-0.0.1", seed=5)
+    fresh = make_trainer(tmp_path, flow=flow, seed=5)
+    ours, new = (dict(t.network.estimator.net.named_parameters()) for t in (trainer, fresh))
+    assert all(torch.equal(ours[name], new[name]) for name in new)
+    encoder, old = trainer.network.encoder, ancestor.encoder
+    assert same(list(encoder.parameters()), list(old.parameters()))
+    assert same(list(trainer.network.evidence.parameters()), list(ancestor.evidence.parameters()))
+    assert "fspl-ancestor-0.0.1; the flow is new, as " in trainer.origin
+    assert why in trainer.origin

@@ -27,6 +27,7 @@ __all__ = ["PAPER", "about", "machine", "write_report"]
 Part = Mapping[str, Any]
 
 TITLES = {
+    "training": "Training",
     "detection": "Detection",
     "calibration": "Calibration of K",
     "exact": "K against exact evidence",
