@@ -98,7 +98,10 @@ class Photometry:
     kind : "total" or "difference"
         Difference fluxes need a reference flux (or a baseline of their own) to become total.
     coordinates : dict
-        Star to (ra, dec) in degrees, for the stars whose place the message told.
+        Star to (ra, dec) in degrees, for the stars whose place the message tells.
+    same_epoch_s : float
+        Seconds by which the time of one exposure may differ from message to message, because
+        not all of them state how long it was. Shorter than the time from one exposure to the next.
     """
 
     survey: str
@@ -114,6 +117,7 @@ class Photometry:
     kind: Literal["total", "difference"] = "total"
     relative: bool = False
     coordinates: dict[StarId, tuple[float, float]] = field(default_factory=dict)
+    same_epoch_s: float = 0.0
 
     def __len__(self) -> int:
         return len(self.star)

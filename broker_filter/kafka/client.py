@@ -192,7 +192,6 @@ def _no_broker(kafka: Kafka, reason: str) -> ConfigError:
 
 def message_of(raw: Any) -> Message:  # noqa: ANN401
     """Our own type for a message of the Kafka client."""
-    headers = tuple((name, value or b"") for name, value in raw.headers() or ())
     return Message(
         topic=raw.topic(),
         partition=raw.partition(),
@@ -200,5 +199,14 @@ def message_of(raw: Any) -> Message:  # noqa: ANN401
         key=raw.key(),
         value=raw.value(),
         timestamp_ms=max(0, raw.timestamp()[1]),
-        headers=headers,
+        headers=_headers(raw),
     )
+
+
+def _headers(raw: Any) -> tuple[tuple[str, bytes], ...]:  # noqa: ANN401
+    """Those of a message; none where their names are no text, which the client cannot read."""
+    try:
+        found = raw.headers()
+    except (UnicodeDecodeError, SystemError):
+        return ()
+    return tuple((name, value or b"") for name, value in found or ())

@@ -29,6 +29,8 @@ class SourceTable:
         What the flux of each source is; neither is total flux in nJy.
     rank : ndarray, shape (n,), int64
         In which order epochs of one tick stand: by the sources' names, not by their arrival.
+    other : ndarray, shape (n,), int64
+        The same camera's difference flux for its total flux, and the reverse; -1 for none.
     """
 
     def __init__(self) -> None:
@@ -36,6 +38,7 @@ class SourceTable:
         self.relative = np.zeros(0, np.bool_)
         self.difference = np.zeros(0, np.bool_)
         self.rank = np.zeros(0, np.int64)
+        self.other = np.zeros(0, np.int64)
 
     def code(self, photometry: Photometry) -> int:
         """Number of the source of a message; negative where there are too many."""
@@ -49,9 +52,13 @@ class SourceTable:
         code = self._code[key] = len(self._code)
         self.relative = np.append(self.relative, key[1])
         self.difference = np.append(self.difference, key[2])
-        name = repr(key if key[2] else key[:2])
-        rank = crc32(name.encode()) * MAX_SOURCES + code
+        # Both kinds of one camera are neighbours, so that one can take the other's place.
+        rank = crc32(repr(key[:2]).encode()) * MAX_SOURCES + code
         self.rank = np.append(self.rank, rank)
+        other = self._code.get((key[0], key[1], not key[2]), -1)
+        self.other = np.append(self.other, other)
+        if other >= 0:
+            self.other[other] = code
         return code
 
     def state(self) -> dict[str, Column]:

@@ -156,6 +156,7 @@ def _joined(group: list[Photometry]) -> Photometry:
         kind=first.kind,
         relative=first.relative,
         coordinates=coordinates,
+        same_epoch_s=max(piece.same_epoch_s for piece in group),
     )
 
 

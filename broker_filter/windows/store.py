@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker_filter.errors import StateError
+from broker_filter.photometry.times import SECONDS_PER_DAY
 from broker_filter.photometry.usable import by_reference
 from broker_filter.state.columns import (
     Column,
@@ -229,7 +230,9 @@ class WindowStore:
         Windows and histories are functions of the set of epochs alone, as long as none comes after
         its window has moved past it (such are ``late``): the order, the messages and the
         steps in which they come leave no trace. Of epochs of one track in the same tick the
-        one of smallest (error, flux) stays.
+        one of smallest (error, flux) stays, and of total and difference flux of one camera in the
+        same tick total flux. Where the times of one exposure differ from message to message
+        (``same_epoch_s``), that which came first stays.
         """
         moved = [self._insert(part) for part in by_reference(photometry)]
         if len(moved) == 1:
@@ -247,6 +250,8 @@ class WindowStore:
         if np.isfinite(photometry.ref_flux).any():
             self._tracks.refer(track, photometry.ref_flux, photometry.ref_flux_err)
         time = np.rint(photometry.mjd_tai * TICKS_PER_DAY) / TICKS_PER_DAY
+        if photometry.same_epoch_s:
+            time = self._as_known(slot, time, source, photometry.same_epoch_s / SECONDS_PER_DAY)
         epochs = _Epochs(
             *(slot, time, self._cell(time)),
             *(photometry.flux.astype(np.float32), photometry.flux_err.astype(np.float32)),
@@ -261,6 +266,22 @@ class WindowStore:
             self._insert_step(part, source)
         moved = slot[self._newest[slot] > before]
         return np.sort(moved) if distinct else moved
+
+    def _as_known(
+        self, slot: IntArray, time: FloatArray, source: int, within_days: float
+    ) -> FloatArray:
+        """The times under which windows hold these epochs, where those differ by no more."""
+        points, held = self._points, self._points.count[slot].astype(np.int64)
+        after = points.search(slot, lambda place: points.time[place] < time)
+        known = time
+        for at in (after - 1, after):
+            inside = (at >= 0) & (at < held)
+            place = points.place(slot, np.where(inside, at, 0))
+            code = points.source[place]
+            same = inside & ((code == source) | (code == self._sources.other[source]))
+            same &= np.abs(points.time[place] - time) <= within_days
+            known = np.where(same, points.time[place], known)
+        return known
 
     def _distinct(self, slot: IntArray) -> bool:
         """Whether no slot occurs twice; `_turn` is room to note who came last."""
@@ -401,6 +422,9 @@ class WindowStore:
     def _merge(self, epochs: _Epochs, source: int) -> None:
         """Put epochs at their places in the order of (time, source); settle those known."""
         points = self._points
+        epochs = self._of_one_kind(epochs, source)
+        if not len(epochs):
+            return
         position = self._position(epochs, source)
         inside = position < points.count[epochs.slot]
         place = points.place(epochs.slot, np.where(inside, position, 0))
@@ -410,6 +434,24 @@ class WindowStore:
             return
         self._settle(place[known], epochs.take(known))
         self._splice(epochs.take(~known), position[~known], source)
+
+    def _of_one_kind(self, epochs: _Epochs, source: int) -> _Epochs:
+        """Settle epochs that windows hold as the camera's other kind of flux: total flux stays."""
+        points, other = self._points, int(self._sources.other[source])
+        if other < 0:
+            return epochs
+        position = self._position(epochs, other)
+        inside = position < points.count[epochs.slot]
+        place = points.place(epochs.slot, np.where(inside, position, 0))
+        known = inside & (points.time[place] == epochs.time) & (points.source[place] == other)
+        if not known.any():
+            return epochs
+        self._counts["duplicate"] += int(known.sum())
+        if self._sources.difference[other]:
+            total = epochs.take(known)
+            code = np.full(len(total), source, np.uint16)
+            points.write(place[known], (total.time, total.flux, total.error, code))
+        return epochs.take(~known)
 
     def _position(self, epochs: _Epochs, source: int) -> IntArray:
         """How many points of its window come before each epoch."""

@@ -51,6 +51,12 @@ class TestZtf:
         [part] = packet("EnrichedZtfAlert", ztf_alert()).photometry
         assert part.mjd_tai[0] == pytest.approx(60736.17771995208, abs=1e-9)
 
+    def test_an_exposure_of_60_s_is_one_epoch_in_all_lists(self) -> None:
+        record = ztf_alert(prv_candidates=[ztf_point(19.4)], fp_hists=[ztf_point(19.5)])
+        record["candidate"]["exptime"] = 60.0
+        [part] = packet("EnrichedZtfAlert", record).photometry
+        assert part.mjd_tai.tolist() == pytest.approx([60736.17771995208 + 15 / 86400], abs=1e-9)
+
     def test_the_alert_is_also_in_the_history_and_forced_photometry_goes_first(self) -> None:
         record = ztf_alert(
             prv_candidates=[ztf_point(19.4)],

@@ -12,6 +12,7 @@ from broker_filter.config import Packets
 from broker_filter.decode.surveys.ztf import mid_exposure, star_behind
 from broker_filter.errors import PoisonMessage
 from broker_filter.types import Photometry
+from broker_filter.windows.store import WindowStore
 from tests.packets import packet, points, records
 
 JD = 2460736.6771181
@@ -248,3 +249,64 @@ class TestStar:
     def test_every_band_is_a_part(self) -> None:
         record = alert(prv_candidates=[detection(jd=JD - 1, fid=1), detection(jd=JD - 2, fid=3)])
         assert [part.band for part in packet("ztf.alert", record).photometry] == ["i", "g", "r"]
+
+
+class TestExposures:
+    """One exposure is one epoch, whichever list tells how long it was."""
+
+    LONG = 60.0
+
+    def lists(self, **lists: Any) -> dict[str, Any]:
+        """Three exposures of 60 s; earlier detections come without the length."""
+        starts = [JD - 1, JD - 2]
+        before = [{**detection(jd=jd), "exptime": None} for jd in starts]
+        fluxes = [forced(jd=jd, exptime=self.LONG) for jd in (*starts, JD)]
+        given = {"prv_candidates": before, "fp_hists": fluxes} | lists
+        return alert(detection(exptime=self.LONG), **given)
+
+    def test_an_exposure_in_several_lists_is_one_epoch_at_its_middle(self) -> None:
+        part = only(self.lists())
+        starts = np.array([JD - 2, JD - 1, JD])
+        middle = mid_exposure(starts, np.full(3, self.LONG))
+        np.testing.assert_allclose(part.mjd_tai, middle, rtol=0, atol=1e-9)
+        assert (middle - mid_exposure(starts, np.full(3, np.nan)))[0] * 86400 == pytest.approx(15)
+
+    def test_its_length_is_found_in_any_list_and_whatever_stands_first(self) -> None:
+        whole = only(self.lists()).mjd_tai.tolist()
+        shuffled = self.lists()
+        for name in ("prv_candidates", "fp_hists"):
+            shuffled[name] = shuffled[name][::-1]
+        assert only(shuffled).mjd_tai.tolist() == whole
+
+    def test_exposures_that_follow_one_another_stay_two(self) -> None:
+        after = 40 / 86400
+        record = alert(prv_candidates=[detection(jd=JD - after, exptime=None)])
+        assert len(only(record)) == 2
+
+    def test_of_packets_that_tell_and_that_do_not_the_window_holds_one(self) -> None:
+        tells = [self.lists(), alert(detection(jd=JD - 1, exptime=self.LONG))]
+        silent = alert(
+            detection(jd=JD + 1),
+            prv_candidates=[detection(jd=JD - n, exptime=None) for n in range(3)],
+        )
+        for sent in ([*tells, silent], [silent, *tells], [tells[1], silent, tells[0]]):
+            store = WindowStore()
+            for record in sent:
+                store.insert(only(record))
+            assert store.count.tolist() == [4]
+
+    def test_total_flux_takes_the_place_of_difference_flux_in_any_order(self) -> None:
+        total = alert(prv_candidates=[detection(jd=JD - n) for n in range(3)])
+        none = alert(detection(**NO_STAR), fp_hists=[forced(jd=JD - 1, **NO_STAR)])
+        contents = []
+        for sent in ([total, none], [none, total]):
+            store = WindowStore()
+            for record in sent:
+                for part in packet("ztf.alert", record).photometry:
+                    store.insert(part)
+            assert store.count.tolist() == [3]
+            assert store.take_counts() == {"inserted": 3, "duplicate": 2}
+            batch = store.read(np.array([0]))
+            contents.append((batch.mjd_tai.tolist(), batch.flux.tolist(), batch.sigma.tolist()))
+        assert contents[0] == contents[1]
+        assert len(contents[0][0][0]) == 3

@@ -10,10 +10,12 @@ from broker_filter.errors import ConfigError, StateError
 from broker_filter.kafka.client import (
     client_config,
     consumer_config,
+    message_of,
     open_client,
     producer_config,
 )
 from broker_filter.kafka.errors import QUIET_S, ClientErrors, client_error
+from broker_filter.types import Message
 
 SECRET = "hunter2-in-clear"  # noqa: S105
 PACKET = 600_000
@@ -191,3 +193,17 @@ def test_what_ends_a_consumer_without_the_mark_of_a_fatal_error_ends_us_too():
     errors.note(ck.KafkaError(ck.KafkaError._FATAL, "Static consumer fenced"))
     with pytest.raises(StateError, match="cannot go on: Static consumer fenced: restart"):
         errors.check()
+
+
+@pytest.mark.parametrize(
+    "fault", [UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), SystemError()]
+)
+def test_header_names_that_are_no_text_leave_the_message_as_it_is(fault):
+    class Raw:
+        topic, partition, offset = (lambda _: "t"), (lambda _: 0), (lambda _: 7)
+        key, value, timestamp = (lambda _: None), (lambda _: b"packet"), (lambda _: (1, 5))
+
+        def headers(self):
+            raise fault
+
+    assert message_of(Raw()) == Message("t", 0, 7, None, b"packet", 5, ())

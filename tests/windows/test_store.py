@@ -362,6 +362,55 @@ class TestDifferenceFlux:
         assert same(store, other)
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 30).map(lambda i: START + i / 2),
+            st.sampled_from(["total", "difference"]),
+            st.sampled_from(["camera", "other"]),
+            st.sampled_from([900.0, 1000.0, 1100.0]),
+        ),
+        max_size=60,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_an_exposure_of_one_camera_is_held_once_and_as_total_flux_if_there_is(rows) -> None:
+    store, expected = WindowStore(), {}
+    for mjd, kind, source, flux in rows:
+        one = photometry([Epoch(1, mjd, flux, 10.0, source)], math.nan)
+        store.insert(replace(one, kind=kind))
+        held = expected.setdefault((mjd, source), (kind, flux))
+        expected[mjd, source] = max(
+            held, (kind, flux), key=lambda value: (value[0] == "total", -value[1])
+        )
+    assert store.count.sum() == len(expected)
+    counts = store.take_counts()
+    assert counts.get("inserted", 0) == len(expected)
+    assert counts.get("duplicate", 0) == len(rows) - len(expected)
+    if expected:
+        time, flux, _, code = store._points.columns(
+            store._points.place(np.zeros(len(expected), np.int64), np.arange(len(expected)))
+        )
+        names = [name for name, _, _ in store._sources._code]
+        got = {
+            (t, names[c]): ("difference" if store._sources.difference[c] else "total", f)
+            for t, f, c in zip(time.tolist(), flux.tolist(), code.tolist(), strict=True)
+        }
+        assert got == expected
+
+
+def test_times_of_one_exposure_may_differ_where_the_message_says_so() -> None:
+    seconds = 1 / 86400
+    for gap, left in ((20, 1), (40, 2)):
+        store = WindowStore()
+        for mjd in (START, START + gap * seconds, START):
+            one = photometry([Epoch(1, mjd, 1000.0)])
+            store.insert(replace(one, same_epoch_s=31.0))
+        assert store.count.tolist() == [left]
+    store = feed(WindowStore(), [Epoch(1, START), Epoch(1, START + 20 * seconds)])
+    assert store.count.tolist() == [2]
+
+
 def test_insert_names_the_windows_with_a_new_newest_epoch() -> None:
     store = WindowStore()
     assert store.insert(photometry([Epoch(1, START + 1), Epoch(2, START + 1)])).tolist() == [0, 1]

@@ -82,9 +82,8 @@ def read_ztf(record: dict[str, Any], options: Packets) -> Packet:
 
     def epochs(table: Mapping[str, NDArray[Any]], *, forced: bool) -> Epochs:
         bands = table["band"].astype("U8")
-        exposure = table.get("exptime", np.full(len(bands), np.nan))
         return epochs_of(
-            ztf.mid_exposure(table["jd"], exposure),
+            ztf.mid_exposure(table["jd"], table["exptime"]),
             table["psfFlux"] * ZTF_UNIT_NJY,
             table["psfFluxErr"] * ZTF_UNIT_NJY,
             bands,
@@ -94,13 +93,16 @@ def read_ztf(record: dict[str, Any], options: Packets) -> Packet:
             ref_flux_err=np.where(bands == band, ref_flux_err, np.nan),
         )
 
+    before, forced = (_timed(record[name]) for name in ("prv_candidates", "fp_hists"))
+    ztf.exposures_alike(alert, before, forced)
     alert = cut(alert, ztf.quality(alert, options), rejected, options.ignored_cuts)
     parts = [
         epochs(alert, forced=False),
-        epochs(record["prv_candidates"], forced=False),
-        epochs(record["fp_hists"], forced=True),
+        epochs(before, forced=False),
+        epochs(forced, forced=True),
     ]
-    star = Star("babamul-ztf", record["objectId"], first["ra"], first["dec"])
+    place = first["ra"], first["dec"]
+    star = Star("babamul-ztf", record["objectId"], *place, ztf.SAME_EXPOSURE_S)
     return make_packet(star, parts, +rejected)
 
 
@@ -125,6 +127,11 @@ def read_lsst(record: dict[str, Any], options: Packets) -> Packet:
         "diaObject": None,
     }
     return lsst.read(as_lsst, options, survey="babamul-lsst")
+
+
+def _timed(points: Table) -> Table:
+    """A history, whose exposures are of unknown length."""
+    return {**points, "exptime": np.full(len(points["jd"]), np.nan)}
 
 
 def _reference(alert: Table, options: Packets) -> tuple[float, float]:

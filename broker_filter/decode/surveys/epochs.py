@@ -39,12 +39,15 @@ class Star:
     name : str or int
     ra, dec : float
         Degrees; NaN or out of range where the place is unknown.
+    same_epoch_s : float
+        See `Photometry`.
     """
 
     survey: str
     name: StarId
     ra: float
     dec: float
+    same_epoch_s: float = 0.0
 
     @property
     def coordinates(self) -> dict[StarId, tuple[float, float]]:
@@ -229,4 +232,5 @@ def _photometry(star: Star, part: Epochs, source_name: Callable[[int], str]) -> 
         ref_flux_err=part.ref_flux_err,
         kind="total" if part.total[0] else "difference",
         coordinates=star.coordinates,
+        same_epoch_s=star.same_epoch_s,
     )

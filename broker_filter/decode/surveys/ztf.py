@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 
 from broker_filter.config import Packets
 from broker_filter.decode.selection import Leaf, Many, Packet, Selection
-from broker_filter.decode.surveys.epochs import Epochs, Star, epochs_of, make_packet, useless
+from broker_filter.decode.surveys.epochs import (
+    SAME_EPOCH_DAYS,
+    Epochs,
+    Star,
+    epochs_of,
+    make_packet,
+    useless,
+)
 from broker_filter.decode.surveys.quality import Cuts, Table, cut, stacked
 from broker_filter.photometry.magnitudes import add_reference, flux_error, flux_of
 from broker_filter.photometry.times import SECONDS_PER_DAY, TIME_SYSTEMS, to_mjd_tai
@@ -27,7 +34,9 @@ from broker_filter.types import FloatArray, IntArray
 __all__ = [
     "EXPOSURE_S",
     "REFERENCE",
+    "SAME_EXPOSURE_S",
     "SELECTION",
+    "exposures_alike",
     "mid_exposure",
     "quality",
     "read",
@@ -36,6 +45,11 @@ __all__ = [
 ]
 
 EXPOSURE_S: Final = 30.0
+SAME_EXPOSURE_S: Final = 31.0
+"""By how much the middle of one exposure may differ from packet to packet: half of what exposures
+of up to 90 s are longer than 30 s, which is assumed where a packet does not tell. Exposures of 30 s
+follow one another by 38 s at least."""
+
 BANDS: Final = np.array(["", "g", "r", "i"])  # by fid
 PIXEL_ARCSEC: Final = 1.01
 CHANNELS: Final = 64  # readout channels of the camera, rcid 0 to 63
@@ -112,9 +126,42 @@ def read(record: dict[str, Any], options: Packets) -> Packet:
     rejected: Counter[str] = Counter()
     found = _cut_detections(stacked(first, record["prv_candidates"]), rejected, options)
     forced = _cut_forced(record["fp_hists"], rejected, options)
+    exposures_alike(found, forced)
     parts = [_detections(found, options), _forced(forced, options)]
-    star = Star("ztf", record["objectId"], first["ra"], first["dec"])
+    star = Star("ztf", record["objectId"], first["ra"], first["dec"], SAME_EXPOSURE_S)
     return make_packet(star, parts, rejected, source_name)
+
+
+def exposures_alike(*tables: Table) -> None:
+    """Put the length of each exposure, where any list of a packet tells it, into all of its lists.
+
+    Parameters
+    ----------
+    tables : Table
+        With columns ``jd`` (start of the exposure, days) and ``exptime`` (seconds; no positive
+        number where unknown), both float64; the second is replaced.
+
+    Notes
+    -----
+    Detections of earlier packets come without the length of their exposure, forced photometry of
+    the same exposures with it.
+    """
+    jd = np.concatenate([table["jd"] for table in tables])
+    exposure_s = np.concatenate([table["exptime"] for table in tables])
+    exposure_s = np.where(_is_length(exposure_s), exposure_s, -np.inf)
+    order = np.argsort(jd, kind="stable")
+    first = np.diff(jd[order], prepend=-np.inf) >= SAME_EPOCH_DAYS
+    if first.all():
+        return
+    longest = np.maximum.reduceat(exposure_s[order], np.flatnonzero(first))
+    exposure_s[order] = longest[np.cumsum(first) - 1]
+    ends = np.cumsum([len(table["jd"]) for table in tables])[:-1]
+    for table, alike in zip(tables, np.split(exposure_s, ends), strict=True):
+        table["exptime"] = alike
+
+
+def _is_length(exposure_s: FloatArray) -> NDArray[np.bool_]:
+    return np.asarray((exposure_s > 0) & (exposure_s < SECONDS_PER_DAY))
 
 
 def mid_exposure(jd: FloatArray, exposure_s: FloatArray) -> FloatArray:
@@ -132,8 +179,7 @@ def mid_exposure(jd: FloatArray, exposure_s: FloatArray) -> FloatArray:
     ndarray, shape (n,), float64, days
         MJD TAI.
     """
-    known = (exposure_s > 0) & (exposure_s < SECONDS_PER_DAY)
-    half = np.where(known, exposure_s, EXPOSURE_S) / 2
+    half = np.where(_is_length(exposure_s), exposure_s, EXPOSURE_S) / 2
     return to_mjd_tai(jd, TIME_SYSTEMS["JD"]) + half / SECONDS_PER_DAY
 
 
