@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,7 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
 
 
 def _train(args: argparse.Namespace) -> int:
+    began = time.monotonic()
     config = load_config(args.config)
     changes = {key: getattr(args, key) for key in ("minutes", "seed")}
     config = config.model_copy(update={k: v for k, v in changes.items() if v is not None})
@@ -98,6 +100,7 @@ def _train(args: argparse.Namespace) -> int:
     trainer = Trainer(config, folder, device=args.device, precision=PRECISIONS[args.precision])
     if args.resume:
         trainer.resume()
+    trainer.progress.seconds += time.monotonic() - began  # making it ready is part of the minutes
 
     def say(text: str) -> None:
         if not args.quiet:

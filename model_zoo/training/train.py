@@ -122,10 +122,10 @@ class Trainer:
     def run(self, *, quiet: bool = False) -> None:
         """Train until the time is spent, counting that before a resume; take the best weights.
 
-        Of ``config.minutes`` the share of the polish is left over.
+        Of ``config.minutes`` the share of the polish is left over. There is always one step.
         """
         limit = 60 * self.config.minutes * (1 - self.config.polish.time_share)
-        if self.progress.seconds < limit:
+        if self.progress.seconds < limit or not self.progress.step:
             self._train(limit, _Report(self.config.model_id, limit, quiet=quiet))
             self.save()
         if self.best is not None:
@@ -137,7 +137,7 @@ class Trainer:
         self.history.begin(self.progress.step)
         # A validation takes as long as the one before; the last one has to fit into the time.
         validation_seconds = self._validate(report)
-        while self.progress.seconds + validation_seconds < limit:
+        while self.progress.seconds + validation_seconds < limit or not self.progress.step:
             began = time.monotonic()
             since.add(self._step(self.progress.seconds / limit))
             self.progress.seconds += time.monotonic() - began
@@ -227,8 +227,10 @@ class Trainer:
 
     def _validate(self, report: _Report) -> float:
         """Losses on the frozen curves; keeps the best weights. The seconds that it took."""
-        curves = self.validation  # drawn once, which does not count
+        drawing = time.monotonic()
+        curves = self.validation
         began = time.monotonic()
+        self.progress.seconds += began - drawing  # the first time only, as it is drawn once
         losses = curves.losses(self.network, curves.summaries(self.encode))
         weight = self.config.training.evidence_weight
         if self.best is None or losses.total(weight) < self.best.losses.total(weight):
