@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, Never
@@ -29,13 +29,16 @@ from broker_filter.decode.registry import (
 from broker_filter.errors import ConfigError
 from broker_filter.kafka.properties import read_properties
 from broker_filter.kafka.sink import Sink
+from broker_filter.observe.text import printable
 from broker_filter.photometry.times import TIME_SYSTEMS
 from broker_filter.recovery.config import read_config
-from broker_filter.recovery.injection import light_curve_injector
+from broker_filter.recovery.injection import Injector, light_curve_injector
 from broker_filter.recovery.records import RecordInjector
 from broker_filter.replay.event_time import EventTimes
 from broker_filter.replay.files import PACKET_SUFFIXES, PacketFile, is_packets
+from broker_filter.replay.hidden import is_hidden
 from broker_filter.replay.lightcurves.file import LightCurve, read_lightcurve
+from broker_filter.replay.lightcurves.names import Quantity
 from broker_filter.replay.lightcurves.stream import (
     LIGHT_CURVE_SUFFIXES,
     LightCurves,
@@ -51,7 +54,7 @@ from broker_filter.replay.publish import (
     publish,
     unchanged,
 )
-from broker_filter.replay.stream import EventTime, Record, Stream
+from broker_filter.replay.stream import EventTime, Record, Report, Stream
 from broker_filter.replay.topic_range import SCHEME, parse_range, streams_of
 
 __all__ = ["expand", "run"]
@@ -62,10 +65,17 @@ SHOWN_FAULTS: Final = 50
 EXIT_NOTHING: Final = 1
 EXIT_UNREADABLE: Final = 3
 SHOW_S: Final = 0.5
+QUANTITIES: Final[dict[str, Quantity]] = {
+    "mag": "mag",
+    "flux": "flux",
+    "delta-flux": "delta_flux",
+}
 
 
-def expand(sources: Sequence[Path | str]) -> list[Path]:
+def expand(sources: Sequence[Path | str], note: Report = lambda _: None) -> list[Path]:
     """List the files of sources, each once: files as named, folders by suffix, to any depth.
+
+    Hidden files and folders inside a folder are left out, and counted to ``note``.
 
     Raises
     ------
@@ -79,6 +89,10 @@ def expand(sources: Sequence[Path | str]) -> list[Path]:
         found = [source] if not source.is_dir() else sorted(source.rglob("*"))
         if source.is_dir():
             found = [path for path in found if path.is_file() and path.suffix in SUFFIXES]
+            hidden = [path for path in found if is_hidden(path.relative_to(source))]
+            if hidden:
+                note(f"{source}: {len(hidden)} hidden files left out, such as {hidden[0]}")
+            found = [path for path in found if not is_hidden(path.relative_to(source))]
         if not found:
             raise ConfigError(f"{source}: no file with suffix {', '.join(sorted(SUFFIXES))}")
         for path in found:
@@ -95,6 +109,7 @@ class _Faults:
 
     def __call__(self, line: str) -> None:
         self.count += 1
+        line = printable(line)
         if self.count <= SHOWN_FAULTS:
             self.lines.append(line)
             tqdm.write(line, file=sys.stderr)
@@ -119,7 +134,7 @@ def run(args: argparse.Namespace, sink: Sink) -> int:
     schemas = _schemas(args)
     event_time = EventTimes(schemas)
     ranges = [source for source in args.sources if source.startswith(SCHEME)]
-    files = expand([source for source in args.sources if not source.startswith(SCHEME)])
+    files = expand([one for one in args.sources if not one.startswith(SCHEME)], _note)
     curves, packets = _read_files(args, files, event_time, faults)
     streams: list[Stream] = [
         *_light_curves(args, curves),
@@ -131,21 +146,22 @@ def run(args: argparse.Namespace, sink: Sink) -> int:
     archive = Archive(streams, faults, args.start, args.stop, args.loop, position)
     with (
         tqdm(total=_total(args, streams), unit="B", unit_scale=True, disable=None) as bar,
-        _injection(args, curves, schemas) as edit,
+        _injection(args, curves, schemas) as injection,
     ):
         report = publish(
             archive,
             sink,
             args.topic,
             Pace(args.speed, args.rate),
-            edit=edit,
+            edit=injection.edit,
             save=partial(write_position, args.resume, fingerprint) if args.resume else None,
             progress=_Shown(bar, archive),
         )
     if args.resume:
         args.resume.unlink(missing_ok=True)
     sys.stdout.write(
-        _summary(report, curves, len(files) + len(ranges), faults, as_json=args.json) + "\n"
+        _summary(report, curves, len(files) + len(ranges), faults, injection, as_json=args.json)
+        + "\n"
     )
     if faults.count:
         return EXIT_UNREADABLE
@@ -167,14 +183,21 @@ def _read_files(
             survey=args.survey,
             zero_point=args.zero_point,
             time_system=TIME_SYSTEMS.get(args.time_system),
+            quantity=QUANTITIES.get(args.quantity),
+            ignore=args.ignore_column,
         )
 
-    curves, unreadable = load([path for path in files if path not in others], read)
+    curves, unreadable = load([path for path in files if path not in others], read, _note)
     for line in (line for curve in curves for line in _statement(curve)):
-        sys.stderr.write(f"{line}\n")
+        _note(line)
     for line in unreadable:
         faults(line)
     return curves, packets
+
+
+def _note(line: str) -> None:
+    """Say something that people should know, though nothing is wrong."""
+    tqdm.write(printable(line), file=sys.stderr)
 
 
 def _light_curves(args: argparse.Namespace, curves: Sequence[LightCurve]) -> list[Stream]:
@@ -184,13 +207,21 @@ def _light_curves(args: argparse.Namespace, curves: Sequence[LightCurve]) -> lis
     return [LightCurves(parts, args.start, args.stop, args.epochs_per_message)] if parts else []
 
 
+@dataclass(frozen=True, slots=True)
+class _Injection:
+    """What magnifies records; without an injector they stay as they are."""
+
+    edit: Edit
+    injector: Injector | None = None
+
+
 @contextmanager
 def _injection(
     args: argparse.Namespace, curves: Sequence[LightCurve], schemas: SchemaLookup
-) -> Iterator[Edit]:
+) -> Iterator[_Injection]:
     """Give what magnifies, and write the truth at the end, whatever ends it."""
     if args.inject is None:
-        yield unchanged
+        yield _Injection(unchanged)
         return
     if args.loop != 1 or args.resume:
         raise ConfigError(
@@ -198,14 +229,14 @@ def _injection(
         )
     parts = [part for curve in curves for part in curve.parts]
     config = read_config(args.inject)
-    injector = light_curve_injector(config, parts)
+    injector = light_curve_injector(config, parts, args.start, args.stop)
     decoder = Decoder(unframer=Unframer(schemas), options=config.packets)
     truth = args.truth or args.inject.with_suffix(".truth.jsonl")
     try:
-        yield RecordInjector(injector, decoder)
+        yield _Injection(RecordInjector(injector, decoder), injector)
     finally:
         injector.write(truth)
-    sys.stderr.write(f"{truth}: what was injected\n")
+    _note(f"{truth}: {injector.lensed} of {injector.stars} stars were lensed")
 
 
 def _schemas(args: argparse.Namespace) -> SchemaLookup:
@@ -234,6 +265,7 @@ def _fingerprint(args: argparse.Namespace, streams: Sequence[Stream]) -> str:
     names = ("start", "stop", "epochs_per_message", "baseline", "star", "star_from_folder", "band")
     options = {name: getattr(args, name) for name in names}
     what = [options, args.topic, args.survey, args.zero_point, args.time_system]
+    what += [args.quantity, args.ignore_column]
     sources = [(stream.name, stream.size) for stream in streams]
     return hashlib.sha256(json.dumps([what, sources]).encode()).hexdigest()
 
@@ -285,6 +317,7 @@ def _summary(
     curves: Sequence[LightCurve],
     files: int,
     faults: _Faults,
+    injection: _Injection,
     *,
     as_json: bool,
 ) -> str:
@@ -292,6 +325,8 @@ def _summary(
     if as_json:
         known = {key: None if value != value else value for key, value in asdict(report).items()}
         extra = {"files": files, "unreadable": faults.lines, "faults": faults.count}
+        if injection.injector:
+            extra |= {"lensed": injection.injector.lensed, "stars": injection.injector.stars}
         return json.dumps(known | extra | {"rejected": dict(rejected)}, allow_nan=False)
     span = f"MJD {report.first_mjd:.4f} to {report.last_mjd:.4f} (TAI)" if report.messages else "-"
     late = f"{report.late} out of order, " if report.late else ""

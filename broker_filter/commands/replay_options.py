@@ -64,6 +64,18 @@ def _add_sources(group: argparse._ArgumentGroup) -> None:
         help="magnitude of 1 nJy (default: %(default)s, AB)",
     )
     group.add_argument(
+        "--quantity",
+        choices=("mag", "flux", "delta-flux"),
+        help="what light curves measure, where no header says it, or a header names several",
+    )
+    group.add_argument(
+        "--ignore-column",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="of light curves, not to be read (may be given several times)",
+    )
+    group.add_argument(
         "--source-config",
         type=Path,
         metavar="FILE",

@@ -216,6 +216,16 @@ class Injector:
         if window > last:
             self._windows[curve] = (window, count + 1)
 
+    @property
+    def lensed(self) -> int:
+        """Stars of which an epoch was magnified so far."""
+        return len({star for (star, _), one in self._touched.items() if one.squares})
+
+    @property
+    def stars(self) -> int:
+        """Stars that were met so far."""
+        return len(self._chosen)
+
     def truth(self) -> list[dict[str, Any]]:
         """Return the truth so far: a line on the run, and one for each star and band injected."""
         days = self._config.window_days
@@ -263,17 +273,40 @@ class Injector:
         part.replace(path)
 
 
-def light_curve_injector(config: InjectionConfig, parts: Sequence[Photometry]) -> Injector:
+def light_curve_injector(
+    config: InjectionConfig,
+    parts: Sequence[Photometry],
+    start: float = -math.inf,
+    stop: float = math.inf,
+) -> Injector:
     """Make the injector for light curves: baselines are medians, t0 lies in each star's span.
+
+    Parameters
+    ----------
+    config : InjectionConfig
+    parts : sequence of Photometry
+        Each of one star.
+    start, stop : float, MJD TAI
+        What is replayed: spans reach from the first epoch in it to the last one. A star without
+        any is left alone.
 
     Raises
     ------
     ConfigError
-        ``t0`` is missing, and there are no light curves to take it from.
+        ``t0`` is missing, and there are no light curves to take it from; or it lies outside of
+        what is replayed.
     """
+    if config.t0 and not (config.t0.low < stop and config.t0.high >= start):
+        raise ConfigError(
+            f"--inject: t0 from {config.t0.low:g} to {config.t0.high:g} lies outside of what is "
+            f"replayed, from {start:g} to {stop:g}: mend t0, --start or --stop"
+        )
     spans: dict[str, Range] = {}
     for part in parts:
-        star, low, high = str(part.star[0]), float(part.mjd_tai.min()), float(part.mjd_tai.max())
+        times = part.mjd_tai[(part.mjd_tai >= start) & (part.mjd_tai < stop)]
+        if not len(times):
+            continue
+        star, low, high = str(part.star[0]), float(times.min()), float(times.max())
         known = spans.get(star)
         low, high = (min(low, known.low), max(high, known.high)) if known else (low, high)
         spans[star] = Range(low=low, high=high)

@@ -29,6 +29,7 @@ from broker_filter.decode.avro.schema import parse_json
 from broker_filter.decode.framing import MAX_SCHEMAS
 from broker_filter.errors import PoisonMessage, SchemaError
 from broker_filter.replay.event_time import SELECTION, time_of, time_reader
+from broker_filter.replay.hidden import is_hidden
 from broker_filter.replay.parquet import first_row, rows
 from broker_filter.replay.stream import EventTime, Record, Report, first_time
 from broker_filter.schemas import MAX_MESSAGE_BYTES
@@ -188,7 +189,7 @@ def _lines(file: _Readable, name: str) -> Iterator[_Found]:
 
 def _members(file: _Readable, name: str, report: Report, depth: int) -> Iterator[_Found]:
     """Packets of the members of a tar, read as a stream: a broken one is reported, and skipped."""
-    end = 0
+    end = hidden = 0
     # Without ignore_zeros, tarfile takes a broken header for the end of the archive.
     with tarfile.open(fileobj=file, mode="r|", ignore_zeros=True) as tar:  # type: ignore[call-overload]
         for member in tar:
@@ -202,11 +203,16 @@ def _members(file: _Readable, name: str, report: Report, depth: int) -> Iterator
             content = tar.extractfile(member) if member.isreg() else None
             if content is None:
                 continue
+            if is_hidden(member.name):
+                hidden += 1
+                continue
             inner = f"{name}/{member.name}"
             try:
                 yield from _packets(content, inner, report, depth + 1)
             except _BROKEN as error:
                 report(f"{inner}: {_why(error)}; passed over")
+    if hidden:
+        report(f"{name}: {hidden} hidden members (as .git, ._name, __MACOSX) passed over")
 
 
 def _container(head: bytes, file: _Readable, name: str) -> Iterator[_Found]:

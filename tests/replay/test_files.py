@@ -165,6 +165,13 @@ class TestTar:
         assert all(one.value == packet(n) for n, one in enumerate(out))
         assert said
 
+    def test_hidden_members_are_passed_over_and_counted(self, tmp_path):
+        members = {"1.avro": packet(1), "._1.avro": b"\0\5\x16\7", "__MACOSX/1.avro": packet(1)}
+        out, said = read(tmp_path, tar(members), "a.tar")
+        assert [one.value for one in out] == [packet(1)]
+        assert len(said) == 1
+        assert "2 hidden members" in said[0]
+
     def test_archives_inside_each_other_are_bounded(self, tmp_path):
         content = packet(1)
         for _ in range(10):

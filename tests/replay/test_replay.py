@@ -478,6 +478,107 @@ class TestInjection:
         with pytest.raises(ConfigError, match="--inject"):
             command(folder, "--inject", folder / "inject.yaml", *option)
 
+    def test_times_lie_in_what_is_replayed(self, tmp_path, capsys):
+        """One star lies outside of it, and of the other only its middle is replayed."""
+        rows = [f"{2455260.5 + n} 18.0 0.01" for n in range(100)]
+        (tmp_path / "long_I.dat").write_text("\n".join(rows))
+        (tmp_path / "early_I.dat").write_text("2455200.5 18.0 0.01\n2455201.5 18.1 0.01\n")
+        (tmp_path / "config").mkdir()
+        config = tmp_path / "config" / "inject.yaml"
+        for seed in range(5):
+            config.write_text(f"share: 1.0\nseed: {seed}\n")
+            limits = ("--start", "55300", "--stop", "55310.5")
+            files = tmp_path / "long_I.dat", tmp_path / "early_I.dat"
+            status, _ = command(*files, "--inject", config, *limits, "--json")
+            truth = config.with_suffix(".truth.jsonl")
+            _, event = map(json.loads, truth.read_text().splitlines())
+            assert status == 0
+            assert 55300 <= event["t0"] <= 55310.5
+            found = json.loads(capsys.readouterr().out)
+            assert (found["lensed"], found["stars"]) == (1, 1)
+
+    def test_says_how_many_stars_were_lensed(self, tmp_path, capsys):
+        (tmp_path / "star_I.dat").write_text("2455260.5 18.0 0.01\n2455261.5 18.1 0.01\n")
+        config = tmp_path / "inject.yaml"
+        config.write_text("share: 1.0e-9\n")
+        command(tmp_path / "star_I.dat", "--inject", config)
+        assert "0 of 1 stars were lensed" in capsys.readouterr().err
+
+    def test_a_time_outside_of_what_is_replayed_is_refused(self, folder, tmp_path_factory):
+        config = tmp_path_factory.mktemp("config") / "inject.yaml"
+        config.write_text("share: 1.0\nt0: {low: 61000, high: 61010}\n")
+        with pytest.raises(ConfigError, match="t0 from 61000 to 61010 lies outside"):
+            command(folder, "--inject", config, "--stop", "60000")
+
+
+class TestWhatIsLeftOut:
+    def test_copies_under_other_names_are_named_and_left_out(self, tmp_path, capsys):
+        rows = [f"{2455260.5 + n} 18.{n % 7} 0.01" for n in range(40)]
+        for name, kept in (("a.dat", rows), ("copy of a.dat", rows), ("older.txt", rows[:35])):
+            (tmp_path / name).write_text("\n".join(kept))
+        other = [row.replace(" 18.", " 17.") for row in rows]
+        (tmp_path / "b.dat").write_text("\n".join(other))
+        status, sink = command(tmp_path, "--star", "S", "--epochs-per-message", "100")
+        assert status == 0
+        assert sum(map(len, published(sink))) == 80
+        err = capsys.readouterr().err
+        for name in ("copy of a.dat", "older.txt"):
+            assert (
+                f"{tmp_path / name}: left out, its epochs are those of {tmp_path / 'a.dat'}" in err
+            )
+
+    def test_half_a_file_in_common_is_no_copy(self, tmp_path):
+        rows = [f"{2455260.5 + n} 18.{n % 7} 0.01" for n in range(40)]
+        (tmp_path / "a.dat").write_text("\n".join(rows[:30]))
+        (tmp_path / "b.dat").write_text("\n".join(rows[15:]))
+        _, sink = command(tmp_path)
+        assert sum(map(len, published(sink))) == 55
+
+    def test_hidden_files_and_folders(self, tmp_path, capsys):
+        for place in (".ipynb_checkpoints/a.dat", "__MACOSX/a.dat", ".git/x.dat", "._b.dat"):
+            (tmp_path / place).parent.mkdir(exist_ok=True)
+            (tmp_path / place).write_text("2455260.5 17.0 0.01\n2455261.5 17.1 0.01\n")
+        (tmp_path / "a.dat").write_text("2455260.5 18.0 0.01\n")
+        status, sink = command(tmp_path)
+        assert (status, len(sink.messages)) == (0, 1)
+        assert "4 hidden files left out" in capsys.readouterr().err
+        _, sink = command(tmp_path / "._b.dat")  # named, so it is wanted
+        assert len(sink.messages) == 2
+
+    def test_hidden_members_of_a_zip(self, tmp_path, capsys):
+        path = tmp_path / "a.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("x/a.dat", "2455260.5 18.0 0.01\n")
+            archive.writestr("__MACOSX/x/._a.dat", "\0\5\x16\7")
+        status, sink = command(path)
+        assert (status, len(sink.messages)) == (0, 1)
+        assert "1 hidden files left out" in capsys.readouterr().err
+
+
+class TestWhatAColumnHolds:
+    def test_the_caller_says_what_is_measured(self, tmp_path, capsys):
+        path = tmp_path / "norm.dat"
+        path.write_text("".join(f"{2458000.5 + n} {1 - n / 100} 0.002\n" for n in range(9)))
+        status, sink = command(path)
+        assert (status, len(sink.messages)) == (3, 0)
+        assert "--quantity" in capsys.readouterr().err
+        status, sink = command(path, "--quantity", "flux")
+        assert [part.flux[0] for part in published(sink)] == pytest.approx(1 - np.arange(9) / 100)
+
+    def test_a_column_may_be_left_unread(self, tmp_path):
+        path = tmp_path / "a.csv"
+        path.write_text("mjd,mag,err,quality\n58000,18,0.1,0.7\n58001,18,0.1,0.9\n")
+        assert command(path)[0] == 3
+        assert command(path, "--ignore-column", "Quality")[0] == 0
+
+    def test_names_of_stars_do_not_reach_the_terminal_as_they_are(self, tmp_path, capsys):
+        path = tmp_path / "a.csv"
+        path.write_text("star,mjd,mag,err\na\x1b[2J,58000,18,0.1\n")
+        assert command(path)[0] == 0
+        err = capsys.readouterr().err
+        assert "a?[2J" in err
+        assert "\x1b[2J" not in err
+
 
 def test_a_zip_of_light_curves(folder, tmp_path_factory, capsys):
     path = tmp_path_factory.mktemp("zip") / "curves.zip"

@@ -19,6 +19,8 @@ import numpy as np
 
 from broker_filter.decode.native import encode_photometry
 from broker_filter.errors import ConfigError, SchemaError
+from broker_filter.replay.hidden import is_hidden
+from broker_filter.replay.lightcurves.copies import without_copies
 from broker_filter.replay.lightcurves.file import LightCurve, read_lightcurve
 from broker_filter.replay.stream import Record, Report
 from broker_filter.schemas import schema_header
@@ -130,7 +132,9 @@ class LightCurves:
 
 
 def load(
-    files: Sequence[Path], read: Callable[[Path], LightCurve] = read_lightcurve
+    files: Sequence[Path],
+    read: Callable[[Path], LightCurve] = read_lightcurve,
+    note: Report = lambda _: None,
 ) -> tuple[list[LightCurve], list[str]]:
     """Read light curves; a file that is none does not keep the others from being read.
 
@@ -139,6 +143,8 @@ def load(
     files : sequence of Path
         Light curves, and zip archives of them.
     read : callable
+    note : Report
+        Takes a line on each file that was left out: copies of another, and hidden ones of a zip.
 
     Returns
     -------
@@ -152,40 +158,60 @@ def load(
     """
     curves: list[LightCurve] = []
     unreadable: list[str] = []
-    owner: dict[tuple[object, ...], Path] = {}
     for path in files:
-        for curve in _read_file(path, read):
+        for curve in _read_file(path, read, note):
             if isinstance(curve, str):
                 unreadable.append(curve)
-                continue
-            for part in curve.parts:
-                key = (part.star[0], part.band, part.source)
-                if (other := owner.setdefault(key, curve.path)) != curve.path:
-                    raise ConfigError(
-                        f"{other} and {curve.path} both are star {key[0]!r}, band {key[1]!r}, "
-                        f"source {key[2]!r}: use --star-from-folder, or replay them one at a time "
-                        "with --star"
-                    )
-            curves.append(curve)
+            else:
+                curves.append(curve)
+    curves, copies = without_copies(curves)
+    for line in copies:
+        note(line)
+    _require_apart(curves)
     return curves, unreadable
 
 
-def _read_file(path: Path, read: Callable[[Path], LightCurve]) -> Iterator[LightCurve | str]:
+def _require_apart(curves: Sequence[LightCurve]) -> None:
+    """Check that no two files are one and the same star, band and source."""
+    owner: dict[tuple[object, ...], Path] = {}
+    for curve in curves:
+        for part in curve.parts:
+            key = (part.star[0], part.band, part.source)
+            if (other := owner.setdefault(key, curve.path)) != curve.path:
+                raise ConfigError(
+                    f"{other} and {curve.path} both are star {key[0]!r}, band {key[1]!r}, "
+                    f"source {key[2]!r}: use --star-from-folder, or replay them one at a time "
+                    "with --star"
+                )
+
+
+def _read_file(
+    path: Path, read: Callable[[Path], LightCurve], note: Report
+) -> Iterator[LightCurve | str]:
     """Light curves of a file, or why there is none."""
     try:
         if zipfile.is_zipfile(path):
-            yield from _read_zip(path, read)
+            yield from _read_zip(path, read, note)
         else:
             yield read(path)
     except SchemaError as error:
         yield str(error)
 
 
-def _read_zip(path: Path, read: Callable[[Path], LightCurve]) -> Iterator[LightCurve | str]:
+def _read_zip(
+    path: Path, read: Callable[[Path], LightCurve], note: Report
+) -> Iterator[LightCurve | str]:
     with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
+        members = [
+            one
+            for one in archive.infolist()
+            if not one.is_dir() and Path(one.filename).suffix in LIGHT_CURVE_SUFFIXES
+        ]
+        if hidden := [one.filename for one in members if is_hidden(one.filename)]:
+            note(f"{path}: {len(hidden)} hidden files left out, such as {hidden[0]}")
+        for member in members:
             place = path / member.filename
-            if member.is_dir() or place.suffix not in LIGHT_CURVE_SUFFIXES:
+            if is_hidden(member.filename):
                 continue
             try:
                 yield _read_member(archive, member, place, read)

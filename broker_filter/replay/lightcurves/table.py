@@ -1,9 +1,9 @@
 r"""Text tables of any make, read line by line within bounds: header candidates, rows, rejections.
 
-What the columns mean is decided elsewhere (`broker_filter.replay.lightcurves.file`). Known here are
+The meaning of the columns is found elsewhere (`broker_filter.replay.lightcurves.file`). Read are
 
-* comments (``#``, ``%``, ``!``, ``;``, ``//``), any of which may name the columns;
-* a first line without any number, which does name them;
+* comments (``#``, ``%``, ``!``, ``;``, ``//``), one of which may name the columns;
+* a first line without any number, which names them for certain;
 * IPAC tables: ``\KEYWORD = "value"`` lines and ``|`` lines, cells cut at the bars;
 * cells parted by commas, semicolons, tabs or blanks, with or without quotes.
 """
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from broker_filter.errors import SchemaError
+from broker_filter.observe.text import printable
 
 __all__ = ["MISSING", "Reason", "Rejection", "TextTable", "read_table"]
 
@@ -26,10 +27,11 @@ MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 MAX_LINE_BYTES: Final = 4096
 MAX_HEADERS: Final = 100
 SAMPLE_ROWS: Final = 20
+SHOWN: Final = 80  # characters of a row that is rejected
 
 MISSING: Final = frozenset({"", "na", "n/a", "nan", "-nan", "null", "none", "inf-inf", "--"})
 Reason = Literal[
-    "too_long", "too_few_columns", "not_a_number", "missing", "bad_error", "out_of_range"
+    "too_long", "too_few_columns", "not_a_number", "missing", "bad_error", "out_of_range", "limit"
 ]
 _COMMENTS: Final = ("#", "%", "!", ";", "//")
 _KEYWORD: Final = re.compile(r"\\\s*(\w+)\s*=\s*(.*)")
@@ -73,6 +75,8 @@ class TextTable:
         True where the file names its columns for certain, so that one header must be understood.
     ipac : bool
         True for a table with ``|`` lines.
+    delimited : bool
+        True where an empty cell is one (commas, bars), false where blanks part the cells.
     keywords : dict
         IPAC keywords and their values without quotes.
     rows : list of (int, list of str)
@@ -84,13 +88,14 @@ class TextTable:
     headers: list[list[str]] = field(default_factory=list)
     named: bool = False
     ipac: bool = False
+    delimited: bool = False
     keywords: dict[str, str] = field(default_factory=dict)
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
     rejected: list[Rejection] = field(default_factory=list)
 
     def reject(self, line: int, reason: Reason, text: str) -> None:
         """Note a row that cannot be used."""
-        self.rejected.append(Rejection(self.path, line, reason, _printable(text)))
+        self.rejected.append(Rejection(self.path, line, reason, printable(text.strip()[:SHOWN])))
 
 
 def read_table(path: Path) -> TextTable:
@@ -154,7 +159,8 @@ def _assemble(
     else:
         split = _splitter([line for _, line in body[:SAMPLE_ROWS]], tabs="\t" in (names or ""))
     rows = [(number, split(line)) for number, line in body]
-    return TextTable(path, headers, names is not None, ipac, keywords, rows, rejected)
+    delimited = split is not _at_blanks
+    return TextTable(path, headers, names is not None, ipac, delimited, keywords, rows, rejected)
 
 
 def _lines(path: Path, rejected: list[Rejection]) -> Iterator[tuple[int, str]]:
@@ -174,13 +180,15 @@ def _lines(path: Path, rejected: list[Rejection]) -> Iterator[tuple[int, str]]:
                 long = True
             text = raw.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace").rstrip()
             if long:
-                rejected.append(Rejection(path, number, "too_long", _printable(text)))
+                rejected.append(
+                    Rejection(path, number, "too_long", printable(text.strip()[:SHOWN]))
+                )
             elif text:
                 yield number, text
 
 
 def _names_columns(line: str) -> bool:
-    """Tell a line of two words or more, none of which is a number."""
+    """Whether a line has two words or more, none of which is a number."""
     cells = _split_names(line)
     return len(cells) > 1 and not any(_is_number(cell) for cell in cells)
 
@@ -207,7 +215,11 @@ def _splitter(sample: list[str], *, tabs: bool) -> _Splitter:
     for delimiter in ",;\t" if tabs else ",;":
         if 2 * sum(delimiter in line for line in sample) > len(sample):
             return partial(_delimited, delimiter=delimiter)
-    return lambda line: [cell.strip("\"'") for cell in line.split()]
+    return _at_blanks
+
+
+def _at_blanks(line: str) -> list[str]:
+    return [cell.strip("\"'") for cell in line.split()]
 
 
 def _delimited(line: str, delimiter: str) -> list[str]:
@@ -223,7 +235,3 @@ def _cells_at_bars(header: str) -> _Splitter:
     bars = [place for place, letter in enumerate(header) if letter == "|"]
     ends: list[int | None] = [*bars[1:-1], None]
     return lambda line: [line[a:b].strip() for a, b in zip(bars, ends, strict=False)]
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text.strip()[:80])

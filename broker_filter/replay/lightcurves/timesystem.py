@@ -13,12 +13,19 @@ from typing import Final, Literal
 from broker_filter.errors import SchemaError
 from broker_filter.photometry.times import MJD_ZERO, TIME_SYSTEMS, TimeSystem
 
-__all__ = ["names_time", "recognise"]
+__all__ = ["names_frame", "names_time", "recognise"]
 
 _SPACECRAFT: Final = ("btjd", "bkjd")
-_FRAMES: Final = ("jd", "hjd", "bjd", "mjd")
+_FRAMES: Final = ("jd", "hjd", "bjd", "mjd", "hmjd", "bmjd")
 _TIME_WORDS: Final = frozenset({*_SPACECRAFT, *_FRAMES, "time", "t", "date", "epoch"})
-_TIME_EXTRAS: Final = frozenset({"utc", "tai", "tdb", "obs", "mid", "days", "day", "d"})
+_TIME_EXTRAS: Final = frozenset(
+    {"utc", "tai", "tdb", "tcb", "tt", "obs", "mid", "midpoint", "exp", "exposure", "observation"}
+    | {"days", "day", "d"}
+)
+# Written in one word by ATLAS, PTF, LSST and others.
+_TOGETHER: Final = re.compile(
+    r"(obs|exp|mid)(?=mjd|jd|hjd|time)|(?<=jd)(?=tai|utc|tdb|obs|mid|date)"
+)
 
 # Files that carry no name for their time column, but whose own name tells its maker.
 _MAKERS: Final = (
@@ -29,9 +36,18 @@ _MAKERS: Final = (
 
 
 def names_time(column: str) -> bool:
-    """Tell a column name (lower case, ``_`` for all else) that means a date."""
-    words = [word for word in column.split("_") if not word.isdigit() and word not in _TIME_EXTRAS]
+    """Whether a column's name (lower case, ``_`` for all else) means a date."""
+    words = [word for word in _words(column) if not word.isdigit() and word not in _TIME_EXTRAS]
     return bool(words) and _TIME_WORDS.issuperset(words)
+
+
+def names_frame(column: str) -> bool:
+    """Whether the name of a time says its kind, as ``hjd`` does and ``time`` does not."""
+    return not {*_FRAMES, *_SPACECRAFT}.isdisjoint(_words(column))
+
+
+def _words(column: str) -> list[str]:
+    return _TOGETHER.sub(r"\g<0>_", column).split("_")
 
 
 def recognise(column: str, typical: float, file_name: str = "") -> TimeSystem:
@@ -52,15 +68,18 @@ def recognise(column: str, typical: float, file_name: str = "") -> TimeSystem:
     SchemaError
         Where the numbers are no dates in any system that we know.
     """
-    words = column.split("_")
+    words = _words(column)
     if short := next((word for word in words if word in _SPACECRAFT), None):
         return TIME_SYSTEMS["BJD" if typical > 2.4e6 else short.upper()]
     frame = next((word.upper() for word in words if word in _FRAMES), None)
     if frame is None and (maker := _maker(typical, file_name)):
         return maker
     name = frame or ("MJD" if 30_000 < typical < 100_000 else "HJD")
-    zero = _stated_zero(column) or _zero_by_size(name, typical)
-    return TimeSystem(_spell(name, zero), zero, _scale(name, words), assumed=frame is None)
+    stated = _stated_zero(column)
+    zero = stated or _zero_by_size(name, typical)
+    # An "mjd" that is none has lost digits, and in which way the file does not say.
+    assumed = frame is None or (not stated and name.endswith("MJD") and zero != MJD_ZERO)
+    return TimeSystem(_spell(name, zero), zero, _scale(name, words), assumed=assumed)
 
 
 def _maker(typical: float, file_name: str) -> TimeSystem | None:
@@ -74,7 +93,7 @@ def _maker(typical: float, file_name: str) -> TimeSystem | None:
 def _scale(name: str, words: list[str]) -> Literal["UTC", "TDB", "TAI"]:
     if "tai" in words:
         return "TAI"
-    return "TDB" if "tdb" in words or (name == "BJD" and "utc" not in words) else "UTC"
+    return "TDB" if "tdb" in words or (name.startswith("B") and "utc" not in words) else "UTC"
 
 
 def _stated_zero(column: str) -> float | None:
@@ -87,7 +106,7 @@ def _zero_by_size(name: str, typical: float) -> float:
     if 2.43e6 < typical < 2.5e6:
         return 0.0
     if 30_000 < typical < 100_000:
-        return MJD_ZERO if name == "MJD" else 2_400_000.0
+        return MJD_ZERO if name.endswith("MJD") else 2_400_000.0
     if 500 < typical < 20_000:
         return 2_450_000.0
     raise SchemaError(
@@ -97,5 +116,5 @@ def _zero_by_size(name: str, typical: float) -> float:
 
 
 def _spell(name: str, zero: float) -> str:
-    own = MJD_ZERO if name == "MJD" else 0.0
+    own = MJD_ZERO if name.endswith("MJD") else 0.0
     return name if zero == own else f"{name} - {zero:.10g}"
