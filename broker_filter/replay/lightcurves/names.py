@@ -63,8 +63,8 @@ _ROLES: Final[dict[Role, str]] = {
 }  # fmt: skip
 
 _OF_VALUE: Final = (
-    r"(rel(ative)?|cal(ibrated)?|corr(ected)?|psf|aper(ture)?|ap|auto|inst(rumental)?|app(arent)?"
-    r"|mean)"
+    "(relative|rel|calibrated|cal|corrected|corr|psf|aperture|aper|ap|auto|instrumental|inst"
+    "|apparent|app|mean)"
 )
 _MAG: Final = rf"{_OF_VALUE}?_?mag(nitude)?s?(_?{_OF_VALUE})*"
 _BAND_MAG: Final = r"([ugrizyvbjhk])_?mag|mag_?([ugrizyvbjhk])"
