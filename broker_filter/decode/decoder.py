@@ -22,7 +22,8 @@ from broker_filter.decode.avro.schema import WriterSchema
 from broker_filter.decode.framing import Framed, Unframer
 from broker_filter.decode.native import decode_block, decode_photometry
 from broker_filter.decode.selection import Packet, select
-from broker_filter.decode.surveys.registry import Survey, adapter_for
+from broker_filter.decode.surveys.registry import adapter_for, surveys
+from broker_filter.decode.surveys.survey import Survey
 from broker_filter.errors import PoisonMessage, SchemaError
 from broker_filter.schemas import MAX_MESSAGE_BYTES, SCHEMA_HEADER, schema_header
 from broker_filter.types import Message, Photometry, StarId
@@ -48,7 +49,7 @@ message is not framed in this way."""
 MAX_RECORDS: Final = 1000
 """Most records that a container may hold."""
 
-_MAX_PLANS: Final = 256
+_MAX_PLANS: Final = 64
 
 
 class Reader(Protocol):
@@ -112,6 +113,11 @@ class Decoder:
     look_back_days : float
         Of a star that is tracked, epochs that are older than its newest by more are not read.
         Whatever it is, epochs are read only where a window could take them.
+
+    Raises
+    ------
+    ConfigError
+        A survey of another package cannot be loaded.
     """
 
     def __init__(
@@ -133,6 +139,7 @@ class Decoder:
         self._options = options or Packets()
         self._look_back_days = look_back_days
         self._plan = lru_cache(_MAX_PLANS)(_make_plan)
+        surveys()  # so that one that cannot be loaded ends the start, not the first packet
 
     def decode(self, message: Message, tracked: Tracked | None = None) -> Packet:
         """Read one message.
@@ -192,7 +199,7 @@ class Decoder:
                 )
 
     def _known(self, survey: Survey, tracked: Tracked) -> Known | None:
-        star_of, look_back_days = _STARS.get(survey.name), self._look_back_days
+        star_of, look_back_days = survey.star_of, self._look_back_days
         if star_of is None:
             return None
 
@@ -200,15 +207,6 @@ class Decoder:
             return tracked(survey.name, star_of(record), look_back_days)
 
         return known
-
-
-def _lsst_star(record: Mapping[str, Any]) -> StarId:
-    source = record["diaSource"]
-    return 0 if source is None else int(source["diaObjectId"])
-
-
-_STARS: Final[Mapping[str, Callable[[Mapping[str, Any]], StarId]]] = {"lsst": _lsst_star}
-"""Star of a packet by what stands before its lists, where these are of MJD TAI and plain bands."""
 
 
 def _make_plan(schema: WriterSchema) -> Plan:

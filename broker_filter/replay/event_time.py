@@ -1,4 +1,4 @@
-"""When a message happened: a look at the one field of a packet that tells.
+"""When a message happened: a look at the one field of a packet that holds its time.
 
 The time places a message in a replay, so it is that of the exposure which triggered the packet, as
 the packet states it: for ZTF the start of the exposure, for the others its middle.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -20,26 +20,25 @@ from broker_filter.decode.decoder import READERS
 from broker_filter.decode.framing import MAX_SCHEMAS, Unframer
 from broker_filter.decode.registry import SchemaLookup
 from broker_filter.decode.selection import Selection, select
+from broker_filter.decode.surveys.registry import event_times
 from broker_filter.errors import PoisonMessage
-from broker_filter.photometry.times import TIME_SYSTEMS, TimeSystem, to_mjd_tai
+from broker_filter.photometry.times import to_mjd_tai
 from broker_filter.photometry.usable import Limits
 from broker_filter.schemas import SCHEMA_HEADER
 from broker_filter.types import Message
 
-__all__ = ["SELECTION", "TIME_FIELDS", "EventTimes", "time_of", "time_reader"]
+__all__ = ["EventTimes", "selection", "time_of", "time_reader"]
 
-TIME_FIELDS: Final[Mapping[tuple[str, str], TimeSystem]] = {
-    ("diaSource", "midpointMjdTai"): TIME_SYSTEMS["MJD_TAI"],  # LSST since 5.0, Roman RAPID
-    ("diaSource", "midPointTai"): TIME_SYSTEMS["MJD_TAI"],  # LSST before, ELAsTiCC
-    ("candidate", "jd"): TIME_SYSTEMS["JD"],  # ZTF, Fink, Babamul
-}
-"""Where packets tell their time, and in which system."""
 
-SELECTION: Final[Selection] = {
-    outer: {name: "f8" for record, name in TIME_FIELDS if record == outer}
-    for outer in dict.fromkeys(record for record, _ in TIME_FIELDS)
-}
-"""The same as a selection."""
+@cache
+def selection() -> Selection:
+    """The fields in which packets of any survey hold their time: see `Survey.event_time`."""
+    fields = event_times()
+    return {
+        outer: {name: "f8" for record, name in fields if record == outer}
+        for outer in dict.fromkeys(record for record, _ in fields)
+    }
+
 
 _LIMITS: Final = Limits()
 
@@ -79,7 +78,7 @@ class EventTimes:
                 return float(READERS[schema](value, max_bytes=len(value)).mjd_tai.max())
         framed = self._unframer.unframe(message)
         if isinstance(framed, dict):
-            return time_of(select(framed, SELECTION))
+            return time_of(select(framed, selection()))
         block = next((block for count, block in framed.blocks if count), None)
         if block is None:
             raise PoisonMessage("no_event_time", "it holds no record")
@@ -87,26 +86,26 @@ class EventTimes:
 
 
 def time_reader(schema: WriterSchema) -> RecordReader:
-    """Make what reads `SELECTION` of a record and stops there, before history and cutouts."""
+    """Make what reads `selection` of a record and stops there, before history and cutouts."""
     fields = schema.root["fields"]
-    places = [place for place, one in enumerate(fields) if one["name"] in SELECTION]
+    places = [place for place, one in enumerate(fields) if one["name"] in selection()]
     start = {**schema.root, "fields": fields[: max(places, default=-1) + 1]}
-    return RecordReader(replace(schema, root=start), SELECTION)
+    return RecordReader(replace(schema, root=start), selection())
 
 
 def time_of(record: Mapping[str, Any]) -> float:
-    """Find the time in what `SELECTION` selects of a packet, MJD TAI.
+    """Find the time in what `selection` selects of a packet, MJD TAI.
 
     Raises
     ------
     PoisonMessage
         ``no_event_time`` or ``time_out_of_range``.
     """
-    for (outer, name), system in TIME_FIELDS.items():
+    for (outer, name), system in event_times().items():
         value = (record[outer] or {}).get(name, math.nan)
         if not math.isnan(value):
             return _plausible(float(to_mjd_tai(np.array([value]), system)[0]), f"{outer}.{name}")
-    paths = ", ".join(".".join(path) for path in TIME_FIELDS)
+    paths = ", ".join(".".join(path) for path in event_times())
     raise PoisonMessage("no_event_time", f"the packet has none of {paths}")
 
 

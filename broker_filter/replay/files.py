@@ -28,7 +28,7 @@ from broker_filter.decode.avro.reader import RecordReader
 from broker_filter.decode.avro.schema import parse_json
 from broker_filter.decode.framing import MAX_SCHEMAS
 from broker_filter.errors import PoisonMessage, SchemaError
-from broker_filter.replay.event_time import SELECTION, time_of, time_reader
+from broker_filter.replay.event_time import selection, time_of, time_reader
 from broker_filter.replay.hidden import is_hidden
 from broker_filter.replay.parquet import first_row, rows
 from broker_filter.replay.stream import EventTime, Record, Report, first_time
@@ -251,7 +251,7 @@ def _time_reader(schema: bytes) -> RecordReader:
 
 @lru_cache(MAX_SCHEMAS)
 def _reader(schema: bytes) -> RecordReader:
-    return RecordReader(parse_json(schema), SELECTION)
+    return RecordReader(parse_json(schema), selection())
 
 
 @lru_cache(MAX_SCHEMAS)

@@ -16,8 +16,9 @@ from typing import Any, Final
 import fastavro
 
 from broker_filter.decode.selection import select
+from broker_filter.decode.surveys.registry import event_times
 from broker_filter.errors import ConfigError, PoisonMessage, SchemaError
-from broker_filter.replay.event_time import SELECTION, TIME_FIELDS, time_of
+from broker_filter.replay.event_time import selection, time_of
 from broker_filter.replay.stream import SAMPLE
 
 __all__ = ["first_row", "rows"]
@@ -44,7 +45,7 @@ def rows(path: Path) -> Iterator[tuple[str, bytes, Mapping[str, Any]]]:
         for batch in table.iter_batches(batch_size=BATCH_ROWS):
             for row in batch.to_pylist(maps_as_pydicts="lossy"):
                 record = _without_empty(row) or {}
-                yield f"{path}#{number}", _container(schema, record), select(record, SELECTION)
+                yield f"{path}#{number}", _container(schema, record), select(record, selection())
                 number += 1
 
 
@@ -57,12 +58,12 @@ def first_row(path: Path) -> float | None:
         As `rows`.
     """
     with _open(path) as table:
-        columns = [".".join(field) for field in TIME_FIELDS]
+        columns = [".".join(field) for field in event_times()]
         batches = table.iter_batches(batch_size=SAMPLE, columns=columns)
         times = []
         for row in next(batches).to_pylist() if table.metadata.num_rows else []:
             with suppress(PoisonMessage):
-                times.append(time_of(select(row, SELECTION)))
+                times.append(time_of(select(row, selection())))
         return min(times, default=None)
 
 
@@ -84,12 +85,12 @@ def _open(path: Path) -> Iterator[Any]:
 
 
 def _require_time(path: Path, schema: Any) -> None:  # noqa: ANN401  pyarrow has no types
-    for column, *inner in TIME_FIELDS:
+    for column, *inner in event_times():
         if column in schema.names and all(
             name in [field.name for field in schema.field(column).type] for name in inner
         ):
             return
-    needed = " or ".join(".".join(fields) for fields in TIME_FIELDS)
+    needed = " or ".join(".".join(fields) for fields in event_times())
     found = ", ".join(schema.names[:20])
     raise SchemaError(f"{path}: no column {needed}, which holds the time; it has {found}")
 

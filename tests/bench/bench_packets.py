@@ -18,7 +18,8 @@ import fastavro
 from broker_filter.config import Input
 from broker_filter.decode.avro.reader import RecordReader
 from broker_filter.decode.framing import Framed, Unframer
-from broker_filter.decode.surveys.registry import Survey, adapter_for
+from broker_filter.decode.surveys.registry import adapter_for
+from broker_filter.decode.surveys.survey import Survey
 from broker_filter.photometry.usable import Limits, accept
 from broker_filter.service.assembly import make_decoder
 from broker_filter.types import Message, Photometry

@@ -13,6 +13,7 @@ from broker_filter.decode.avro.primitives import write_long
 from broker_filter.decode.avro.reader import RecordReader
 from broker_filter.decode.avro.schema import parse_document
 from broker_filter.decode.decoder import Decoder
+from broker_filter.decode.selection import MISSING
 from broker_filter.errors import PoisonMessage, SchemaError
 from broker_filter.types import Message
 
@@ -71,7 +72,6 @@ def test_a_fixed_type_of_no_size(size: Any) -> None:
         {"type": "record", "name": ["r"], "fields": []},
         {"type": "record", "name": "r", "fields": {"x": "int"}},
         {"type": "record", "name": "r", "fields": ["int"]},
-        {"type": "record", "name": "r", "fields": [field("int"), field("long")]},
         {"type": "record", "name": "r", "namespace": 5, "fields": []},
         {"type": "record", "name": "r" * (MAX_NAME + 1), "fields": []},
         {"type": "record", "name": "a\nb", "fields": []},
@@ -162,6 +162,15 @@ def test_what_is_compiled_of_one_schema_is_bounded(monkeypatch: pytest.MonkeyPat
     got = RecordReader(parse_document(schema), {"diaSource": "i8"}).read(bytes(200) + b"\4")
     assert got == {"diaSource": 2}
     assert 0 < sum(map(len, compiled)) <= MAX_COMPILED_BYTES
+
+
+@pytest.mark.parametrize("kinds", [("int", "int"), ("int", "string"), ("string", "int")])
+def test_of_two_fields_of_one_name_the_last_is_read(kinds: tuple[str, str]) -> None:
+    schema = {"type": "record", "name": "p", "fields": [field(kind) for kind in kinds]}
+    got = RecordReader(parse_document(schema), {"x": "i8"}).read(
+        b"\0\4" if kinds[1] == "int" else b"\4\0"
+    )
+    assert got == {"x": 2 if kinds[1] == "int" else MISSING["i8"]}
 
 
 def test_documentation_and_defaults_of_any_kind_change_nothing() -> None:

@@ -96,7 +96,7 @@ class _Copy:
         if kind == "record":
             return made | {"fields": self._fields_of(given.get("fields"), depth)}
         if kind == "enum":
-            return made | {"symbols": _unlike(given.get("symbols"), "symbols of an enum")}
+            return made | {"symbols": _symbols(given.get("symbols"))}
         return made | {"size": _size(given.get("size")), **_logical(given)}
 
     def _fields_of(self, fields: object, depth: int) -> list[dict[str, Any]]:
@@ -105,10 +105,15 @@ class _Copy:
         self._fields += len(fields)
         if self._fields > MAX_FIELDS:
             raise SchemaError(f"a schema of more than {MAX_FIELDS} fields")
-        names = _unlike([field.get("name") for field in fields], "fields of a record")
+        names = [_name(field.get("name"), "name") for field in fields]
+        # WINTER's packets have two fields of one name, which Avro forbids: the last one keeps it.
+        last = {name: i for i, name in enumerate(names)}
         return [
-            {"name": name, "type": self.type(field.get("type"), depth + 1)}
-            for name, field in zip(names, fields, strict=True)
+            {
+                "name": name if last[name] == i else f"{name} (field {i})",
+                "type": self.type(field.get("type"), depth + 1),
+            }
+            for i, (name, field) in enumerate(zip(names, fields, strict=True))
         ]
 
 
@@ -118,13 +123,10 @@ def _name(given: object, what: str) -> str:
     return given
 
 
-def _unlike(names: object, what: str) -> list[str]:
+def _symbols(names: object) -> list[str]:
     if not isinstance(names, list):
-        raise SchemaError(f"{what} that are no list: {names!r:.80}")
-    found = [_name(name, "name") for name in names]
-    if len(set(found)) < len(found):
-        raise SchemaError(f"{what} of the same name")
-    return found
+        raise SchemaError(f"symbols of an enum that are no list: {names!r:.80}")
+    return [_name(name, "symbol") for name in names]
 
 
 def _size(size: object) -> int:

@@ -20,9 +20,18 @@ from broker_filter.decode.selection import MISSING, Leaf, Many, Packet, Selectio
 from broker_filter.decode.surveys import lsst, ztf
 from broker_filter.decode.surveys.epochs import Epochs, Star, epochs_of, make_packet, useless
 from broker_filter.decode.surveys.quality import Table, cut
-from broker_filter.photometry.times import MJD_ZERO
+from broker_filter.decode.surveys.survey import EventTime, Survey
+from broker_filter.photometry.times import MJD_ZERO, TIME_SYSTEMS
 
-__all__ = ["LSST_SELECTION", "ZTF_SELECTION", "ZTF_UNIT_NJY", "read_lsst", "read_ztf"]
+__all__ = [
+    "LSST",
+    "LSST_SELECTION",
+    "ZTF",
+    "ZTF_SELECTION",
+    "ZTF_UNIT_NJY",
+    "read_lsst",
+    "read_ztf",
+]
 
 ZTF_UNIT_NJY: Final = 1e-6
 """What ZTF fluxes count, in nJy."""
@@ -144,3 +153,23 @@ def _as_lsst(fields: Mapping[str, Leaf], points: Mapping[str, NDArray[Any]]) -> 
     missing = {name: np.full(len(points["jd"]), MISSING[leaf]) for name, leaf in fields.items()}
     told = {name: points[name] for name in fields.keys() & points.keys()}
     return {**missing, **told, "midpointMjdTai": points["jd"] - MJD_ZERO}
+
+
+# LSST's is in TAI and the middle of the exposure; half a minute matters little to a replay.
+_EVENT_TIME: Final[EventTime] = {("candidate", "jd"): TIME_SYSTEMS["JD"]}
+ZTF: Final = Survey(
+    "babamul-ztf",
+    ZTF_SELECTION,
+    read_ztf,
+    schema_name=r"(.*\.)?EnrichedZtfAlert",
+    outline=frozenset({"objectId", "candidate", "prv_nondetections"}),
+    event_time=_EVENT_TIME,
+)
+LSST: Final = Survey(
+    "babamul-lsst",
+    LSST_SELECTION,
+    read_lsst,
+    schema_name=r"(.*\.)?EnrichedLsstAlert",
+    outline=frozenset({"objectId", "candidate", "properties"}),
+    event_time=_EVENT_TIME,
+)

@@ -18,14 +18,19 @@ from broker_filter.config import Packets
 from broker_filter.decode.selection import MISSING, Leaf, Many, Packet, Selection
 from broker_filter.decode.surveys.epochs import Epochs, Star, epochs_of, make_packet, useless
 from broker_filter.decode.surveys.quality import Table, cut, filled, stacked
-from broker_filter.types import FloatArray, IntArray
+from broker_filter.decode.surveys.survey import EventTime, Survey
+from broker_filter.photometry.times import TIME_SYSTEMS
+from broker_filter.types import FloatArray, IntArray, StarId
 
 __all__ = [
     "CUT_FLAGS",
     "DETECTION",
+    "ELASTICC",
     "EPOCH",
+    "EVENT_TIME",
     "PIXEL_FLAGS",
     "SELECTION",
+    "SURVEY",
     "object_of",
     "of_no_use",
     "read",
@@ -94,6 +99,10 @@ DETECTION: Final[Mapping[str, Leaf]] = {
 }
 """What is read of a detection."""
 
+EVENT_TIME: Final[EventTime] = {
+    ("diaSource", "midpointMjdTai"): TIME_SYSTEMS["MJD_TAI"],
+    ("diaSource", "midPointTai"): TIME_SYSTEMS["MJD_TAI"],  # before 5.0, and ELAsTiCC
+}
 _PLACE: Final[Selection] = {"ra": "f8", "dec": "f8", "decl": "f8"}
 SELECTION: Final[Selection] = {
     "diaSource": {**DETECTION, **_PLACE, "diaObjectId": "i8", "ssObjectId": "i8"},
@@ -240,3 +249,25 @@ def _references(band: NDArray[Any], detections: Table) -> tuple[FloatArray, Floa
         flux[band == name] = median
         error[band == name] = max(scatter, np.median(detections["templateFluxErr"][of]))
     return flux, error
+
+
+def _star_of(record: Mapping[str, Any]) -> StarId:
+    source = record["diaSource"]
+    return 0 if source is None else int(source["diaObjectId"])
+
+
+SURVEY: Final = Survey(
+    "lsst",
+    SELECTION,
+    read,
+    schema_name=r"lsst\.v\d+_\d+\.alert",
+    event_time=EVENT_TIME,
+    star_of=_star_of,
+)
+ELASTICC: Final = Survey(
+    "elasticc",
+    SELECTION,
+    read_elasticc,
+    schema_name=r"elasticc\.v\w+\.alert",
+    event_time=EVENT_TIME,
+)

@@ -6,38 +6,24 @@ ALeRCE's and Lasair's own JSON are not among them: no packet of theirs was at ha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from collections.abc import Collection, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
 
 import numpy as np
 
 from broker_filter.config import Packets
 from broker_filter.decode.selection import MISSING, Many, Packet, Selection
 from broker_filter.decode.surveys import babamul, lsst, roman, ztf
+from broker_filter.decode.surveys.survey import EventTime, Survey
+from broker_filter.errors import ConfigError
+from broker_filter.photometry.times import TimeSystem
 
-__all__ = ["SURVEYS", "Survey", "adapter_for"]
+__all__ = ["GROUP", "adapter_for", "event_times", "surveys"]
 
-Reader: TypeAlias = Callable[[dict[str, Any], Packets], Packet]
-"""From what was selected of a packet to its photometry."""
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """How the packets of one survey are read.
-
-    Parameters
-    ----------
-    name : str
-    selection : Selection
-        What is read of the packet.
-    read : Reader
-        What makes photometry of it.
-    """
-
-    name: str
-    selection: Selection
-    read: Reader
+GROUP: Final = "broker_filter.surveys"
+"""Entry points under which other packages bring surveys."""
 
 
 def _merged(one: Selection, other: Selection) -> Selection:
@@ -62,30 +48,92 @@ def _read_unnamed(record: dict[str, Any], options: Packets) -> Packet:
     return lsst.read(record, options)
 
 
-_ZTF: Final = Survey("ztf", ztf.SELECTION, ztf.read)
-_BABAMUL_ZTF: Final = Survey("babamul-ztf", babamul.ZTF_SELECTION, babamul.read_ztf)
-_BABAMUL_LSST: Final = Survey("babamul-lsst", babamul.LSST_SELECTION, babamul.read_lsst)
-_UNNAMED: Final = Survey("lsst", _merged(lsst.SELECTION, roman.SELECTION), _read_unnamed)
+_UNNAMED: Final = Survey(
+    "lsst",
+    _merged(lsst.SELECTION, roman.SELECTION),
+    _read_unnamed,
+    outline=frozenset({"diaSource", "prvDiaSources"}),
+    event_time=lsst.EVENT_TIME,
+    star_of=lsst.SURVEY.star_of,
+)
 
-SURVEYS: Final[Mapping[str, Survey]] = {
-    r"ztf\.alert": _ZTF,
-    r"lsst\.v\d+_\d+\.alert": Survey("lsst", lsst.SELECTION, lsst.read),
-    r"elasticc\.v\w+\.alert": Survey("elasticc", lsst.SELECTION, lsst.read_elasticc),
-    r"rapid\.v\d+_\d+\.alert": Survey("roman", roman.SELECTION, roman.read),
-    r"(.*\.)?EnrichedZtfAlert": _BABAMUL_ZTF,
-    r"(.*\.)?EnrichedLsstAlert": _BABAMUL_LSST,
-}
-"""Pattern of the schema's full name to the survey."""
+_OURS: Final[tuple[Survey, ...]] = (
+    lsst.SURVEY,
+    lsst.ELASTICC,
+    roman.SURVEY,
+    _UNNAMED,
+    babamul.ZTF,  # its outline holds that of ZTF itself
+    babamul.LSST,
+    ztf.SURVEY,
+)
+"""Surveys of this package; where two may be meant, the first is."""
 
 # Names that say nothing: JSON and Parquet have none, Spark (Fink) writes these.
 _NO_NAME: Final = re.compile(r"|schema|spark_schema|record|topLevelRecord(\..*)?")
 
-_BY_FIELDS: Final[tuple[tuple[frozenset[str], Survey], ...]] = (
-    (frozenset({"objectId", "candidate", "prv_nondetections"}), _BABAMUL_ZTF),
-    (frozenset({"objectId", "candidate", "properties"}), _BABAMUL_LSST),
-    (frozenset({"objectId", "candidate", "prv_candidates"}), _ZTF),
-    (frozenset({"diaSource", "prvDiaSources"}), _UNNAMED),
-)
+
+@cache
+def surveys() -> tuple[Survey, ...]:
+    """All surveys: those of this package, then those of others, by the names of their entry points.
+
+    Raises
+    ------
+    ConfigError
+        An entry point cannot be imported or is no `Survey`, or two surveys contradict each other.
+    """
+    found = list(_OURS)
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
+        survey = _loaded(entry)
+        _check(survey, found, _described(entry))
+        found.append(survey)
+    return tuple(found)
+
+
+def _loaded(entry: EntryPoint) -> Survey:
+    try:
+        survey = entry.load()
+    except Exception as error:
+        raise ConfigError(
+            f"{_described(entry)} cannot be loaded: {error!r:.300}. Mend or uninstall that package"
+        ) from error
+    if not isinstance(survey, Survey):
+        raise ConfigError(
+            f"{_described(entry)} is a {type(survey).__name__}, not a"
+            " broker_filter.decode.surveys.survey.Survey"
+        )
+    return survey
+
+
+def _described(entry: EntryPoint) -> str:
+    package = f" of the package {entry.dist.name} {entry.dist.version}" if entry.dist else ""
+    return f"the survey {entry.name} = {entry.value}{package} (entry point {GROUP})"
+
+
+def _check(survey: Survey, others: Collection[Survey], described: str) -> None:
+    """Refuse what could be meant by nobody."""
+    if not survey.name or survey.name in {other.name for other in others}:
+        raise ConfigError(f"{described} has the name {survey.name!r}, which is empty or taken")
+    try:
+        re.compile(survey.schema_name)
+    except re.error as error:
+        raise ConfigError(f"{described}: schema_name is no regular expression: {error}") from error
+    for field, system in survey.event_time.items():
+        for other in others:
+            if other.event_time.get(field, system) != system:
+                raise ConfigError(
+                    f"{described} has {'.'.join(field)} in {system.name}, {other.name} in"
+                    f" {other.event_time[field].name}: an archive cannot be read in both"
+                )
+
+
+@cache
+def event_times() -> EventTime:
+    """Where packets of any survey hold their time, and in which system; the first counts."""
+    found: dict[tuple[str, str], TimeSystem] = {}
+    for survey in surveys():
+        for field, system in survey.event_time.items():
+            found.setdefault(field, system)
+    return found
 
 
 def adapter_for(schema_name: str, field_names: Collection[str]) -> Survey | None:
@@ -103,11 +151,17 @@ def adapter_for(schema_name: str, field_names: Collection[str]) -> Survey | None
     Survey or None
         None where the survey is not known. A name that is known or that names something else
         decides alone: packets of other surveys borrow ZTF's field names.
+
+    Raises
+    ------
+    ConfigError
+        As `surveys`.
     """
-    for pattern, survey in SURVEYS.items():
-        if re.fullmatch(pattern, schema_name):
+    for survey in surveys():
+        if survey.schema_name and re.fullmatch(survey.schema_name, schema_name):
             return survey
     if not _NO_NAME.fullmatch(schema_name):
         return None
     names = frozenset(field_names)
-    return next((survey for fields, survey in _BY_FIELDS if fields <= names), None)
+    alike = (survey for survey in surveys() if survey.outline and survey.outline <= names)
+    return next(alike, None)

@@ -18,11 +18,12 @@ from broker_filter.decode.selection import MISSING, Leaf, Many, Packet, Selectio
 from broker_filter.decode.surveys.epochs import Star, epochs_of, make_packet, useless
 from broker_filter.decode.surveys.lsst import object_of, of_no_use
 from broker_filter.decode.surveys.quality import Table, cut, stacked
+from broker_filter.decode.surveys.survey import EventTime, Survey
 from broker_filter.photometry.magnitudes import flux_of
 from broker_filter.photometry.times import SECONDS_PER_DAY, TIME_SYSTEMS, to_mjd_tai
 from broker_filter.types import FloatArray
 
-__all__ = ["NOMINAL_ZERO_POINTS", "SELECTION", "read"]
+__all__ = ["EVENT_TIME", "NOMINAL_ZERO_POINTS", "SELECTION", "SURVEY", "read"]
 
 NOMINAL_ZERO_POINTS: Final[Mapping[str, float]] = {
     "F062": 26.4,
@@ -51,6 +52,8 @@ _DETECTION: Final[Mapping[str, Leaf]] = {
     "field": "i8",
     "sca": "i8",
 }
+# As the name says: half an exposure, and the clock of the header, matter little to a replay.
+EVENT_TIME: Final[EventTime] = {("diaSource", "midpointMjdTai"): TIME_SYSTEMS["MJD_TAI"]}
 _PLACE: Final[Selection] = {"ra": "f8", "dec": "f8", "decl": "f8", "diaObjectId": "i8"}
 SELECTION: Final[Selection] = {
     "diaSource": {**_DETECTION, **_PLACE, "ssObjectId": "i8"},
@@ -124,3 +127,12 @@ def _mid_exposure(time: FloatArray, options: Packets) -> FloatArray:
 def _source_name(code: int) -> str:
     """Field and sensor."""
     return f"{code // SENSORS}-{code % SENSORS}" if code >= 0 else ""
+
+
+SURVEY: Final = Survey(
+    "roman",
+    SELECTION,
+    read,
+    schema_name=r"rapid\.v\d+_\d+\.alert",
+    event_time=EVENT_TIME,
+)

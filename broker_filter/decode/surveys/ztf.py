@@ -27,15 +27,18 @@ from broker_filter.decode.surveys.epochs import (
     useless,
 )
 from broker_filter.decode.surveys.quality import Cuts, Table, cut, stacked
+from broker_filter.decode.surveys.survey import EventTime, Survey
 from broker_filter.photometry.magnitudes import add_reference, flux_error, flux_of
 from broker_filter.photometry.times import SECONDS_PER_DAY, TIME_SYSTEMS, to_mjd_tai
 from broker_filter.types import FloatArray, IntArray
 
 __all__ = [
+    "EVENT_TIME",
     "EXPOSURE_S",
     "REFERENCE",
     "SAME_EXPOSURE_S",
     "SELECTION",
+    "SURVEY",
     "exposures_alike",
     "mid_exposure",
     "quality",
@@ -86,6 +89,7 @@ _DETECTION: Final[Mapping[str, Leaf]] = {
     "rb": "f8",
     "ssdistnr": "f8",
 }
+EVENT_TIME: Final[EventTime] = {("candidate", "jd"): TIME_SYSTEMS["JD"]}
 SELECTION: Final[Selection] = {
     "objectId": "str",
     "candidate": {**_DETECTION, "ra": "f8", "dec": "f8"},
@@ -311,3 +315,13 @@ def _epochs(
 def _source(field: IntArray, channel: IntArray) -> IntArray:
     known = (field >= 0) & (channel >= 0) & (channel < CHANNELS)
     return np.where(known, np.where(known, field, 0) * CHANNELS + channel, -1)
+
+
+SURVEY: Final = Survey(
+    "ztf",
+    SELECTION,
+    read,
+    schema_name=r"ztf\.alert",
+    outline=frozenset({"objectId", "candidate", "prv_candidates"}),
+    event_time=EVENT_TIME,
+)
