@@ -100,7 +100,7 @@ class PacketFile:
         """See `broker_filter.replay.stream.Stream`; damage is reported and passed over."""
         try:
             with self.path.open("rb") as file:
-                found = rows(self.path) if self._is_parquet() else None
+                found = rows(self.path, report) if self._is_parquet() else None
                 packets = found or _packets(file, self.name, report)
                 yield from self._timed(packets, report, file)
         except SchemaError as error:  # names the file

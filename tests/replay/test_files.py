@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gzip
 import io
 import json
 import tarfile
 import tracemalloc
+from decimal import Decimal
 from functools import cache
 
 import fastavro
@@ -243,6 +245,49 @@ class TestParquet:
         assert (back["cutout"], back["name"]) == (b"\0\1", None)
         assert not said
         assert PacketFile(path, event_time).begins(said.append) == 60998.5
+
+    @pytest.mark.parametrize(
+        ("values", "kind", "back"),
+        [
+            ([None], pa.null(), None),
+            ([Decimal("1.5")], pa.decimal128(10, 2), 1.5),
+            ([1500], pa.time32("ms"), 1500),
+            ([1500], pa.time64("ns"), 1500),
+            ([1500], pa.duration("ns"), 1500),
+            ([[1.0, 2.0]], pa.list_(pa.float64(), 2), [1.0, 2.0]),
+            ([[Decimal("1.5")]], pa.list_(pa.decimal128(5, 2)), [1.5]),
+            ([{"a": Decimal("1.5"), "b": None}], pa.struct(
+                [("a", pa.decimal128(5, 2)), ("b", pa.null())]), {"a": 1.5, "b": None}),
+            ([b"ab"], pa.binary(2), b"ab"),
+            ([1.5], pa.float16(), 1.5),
+            ([7], pa.dictionary(pa.int32(), pa.int64()), 7),
+            ([1], pa.timestamp("ns"), dt.datetime(1970, 1, 1, tzinfo=dt.UTC)),
+        ],
+    )  # fmt: skip
+    def test_types_that_nobody_reads_do_not_refuse_the_file(self, tmp_path, values, kind, back):
+        table = pa.table({"candidate": [{"jd": JD}], "other": pa.array(values, kind)})
+        pq.write_table(table, tmp_path / "x.parquet")
+        out, said = read(tmp_path, (tmp_path / "x.parquet").read_bytes(), "x.parquet")
+        [row] = fastavro.reader(io.BytesIO(out[0].value))
+        assert row == {"candidate": {"jd": JD}, "other": back}
+        assert not said
+
+    def test_a_column_without_place_in_avro_is_left_out_and_named(self, tmp_path):
+        columns = {
+            "candidate": [{"jd": JD, "a-b": 1.0}],
+            "i:ra": [1.5],
+            "any": pa.array([1], pa.int64()),
+        }
+        out, said = read(tmp_path, self.write_table(tmp_path / "x.parquet", columns), "x.parquet")
+        [row] = fastavro.reader(io.BytesIO(out[0].value))
+        assert row == {"candidate": {"jd": JD}, "any": 1}
+        assert len(said) == 1
+        assert "x.parquet: left out" in said[0]
+        assert "candidate_a-b (double), i:ra (double)" in said[0]
+
+    def write_table(self, path, columns):
+        pq.write_table(pa.table(columns), path)
+        return path.read_bytes()
 
     def test_a_table_without_the_time_is_named_with_what_it_needs(self, tmp_path):
         content = self.write(tmp_path / "y.parquet", [{"flux": 1.0}])

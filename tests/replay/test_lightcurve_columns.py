@@ -165,19 +165,20 @@ def test_gaia_epochs_have_their_own_clock_and_rejections(tmp_path):
 
 
 def test_skyportal_rows_are_numbered_and_instruments_stay_apart(tmp_path):
+    """Forced photometry and alerts of one instrument are of the same exposures: one source."""
     header = "id,obj_id,mjd,mag,magerr,magsys,limiting_mag,filter,instrument_name,origin,ra,dec"
     rows = [
-        f"{i},{'AB'[i // 4]},{60000 + i},18.1,0.1,ab,20.1,ztfg,{('ZTF', 'SEDM')[i % 2]},fp,"
-        f"{10 + i // 4},20"
+        f"{i},{'AB'[i // 4]},{60000 + i},18.1,0.1,ab,20.1,ztfg,{('ZTF', 'SEDM')[i % 2]},"
+        f"{('fp', '')[i % 3 % 2]},{10 + i // 4},20"
         for i in range(8)
     ]
     rows.append("8,A,60009,,,ab,20.1,ztfg,ZTF,fp,10,20")
     curve = read(tmp_path, header, rows)
     assert [(p.star[0], p.source) for p in curve.parts] == [
-        ("A", "ZTF/fp"),
-        ("A", "SEDM/fp"),
-        ("B", "ZTF/fp"),
-        ("B", "SEDM/fp"),
+        ("A", "ZTF"),
+        ("A", "SEDM"),
+        ("B", "ZTF"),
+        ("B", "SEDM"),
     ]
     assert [one.reason for one in curve.rejected] == ["missing"]
 

@@ -41,7 +41,7 @@ _ROLES: Final[dict[Role, str]] = {
     "source": (
         rf"(source|site|tel|telescope|cam|camera|inst|instr|instrument|detector|ccd|chip|field)"
         rf"{_NAME}|observatory|obs_?code|observer(_?code)?|facility|station|amp|amplifier|rcid|qid"
-        r"|quadrant|sector|quarter|campaign|origin|survey|mission|author|tid|sid"
+        r"|quadrant|sector|quarter|campaign|survey|mission|author|tid|sid"
     ),
     "flags": (
         r"([a-z0-9]+_)*flags?(_[a-z0-9]+)*|catflags|qflag|([a-z]+_)*quality|qual|grade|dq|bit_?mask"
