@@ -60,7 +60,7 @@ class Reader(Protocol):
 
 
 class Tracked(Protocol):
-    """Tells what is known of a star already."""
+    """From when on epochs of a star are wanted, where the star is known already."""
 
     def __call__(
         self, survey: str, star: StarId, look_back_days: float = math.inf

@@ -128,7 +128,7 @@ class Unframer:
         raise PoisonMessage(
             "unknown_schema_id",
             f"no schema of number {number} is known: input.schema_folder, input.schema_ids or"
-            " input.schema_registry can tell it",
+            " input.schema_registry can name it",
         )
 
     def _of_key(self, key: bytes | None) -> WriterSchema | None:

@@ -222,8 +222,10 @@ def encode_block(photometry: Photometry) -> bytes:
         block["refFluxErr"] = _as_column(photometry.ref_flux_err, _F8)
     if photometry.coordinates:
         unknown = (np.nan, np.nan)
-        places = np.array([photometry.coordinates.get(star, unknown) for star in photometry.star])
-        block |= {"ra": _as_column(places[:, 0], _F8), "dec": _as_column(places[:, 1], _F8)}
+        positions = np.array(
+            [photometry.coordinates.get(star, unknown) for star in photometry.star]
+        )
+        block |= {"ra": _as_column(positions[:, 0], _F8), "dec": _as_column(positions[:, 1], _F8)}
     return encode("photometry_block", block)
 
 
@@ -329,8 +331,8 @@ def _coordinates(block: Mapping[str, Any], star: list[StarId]) -> dict[StarId, t
         return {}
     ra, dec = _column(block, "ra", _EXACT), _column(block, "dec", _EXACT)
     known = (ra >= 0) & (ra <= 360) & (dec >= -90) & (dec <= 90)
-    places = zip(star, zip(ra.tolist(), dec.tolist(), strict=True), strict=True)
-    return dict(compress(places, known.tolist()))
+    positions = zip(star, zip(ra.tolist(), dec.tolist(), strict=True), strict=True)
+    return dict(compress(positions, known.tolist()))
 
 
 # Writing

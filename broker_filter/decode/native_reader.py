@@ -74,7 +74,7 @@ def _record(value: bytes) -> tuple[dict[str, Any], int]:
 
 
 def _second(value: bytes, at: int) -> bool:
-    """Tell whether a union of two holds its second type."""
+    """Whether a union of two holds its second type."""
     index = value[at]
     if index not in (0, 2):
         raise ValueError(f"union index {index:#x} at byte {at}")

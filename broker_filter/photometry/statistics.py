@@ -198,8 +198,8 @@ def quiet_level(
     -------
     level, level_err : ndarray, shape (B,), float64
         The error adds how far the two estimates and the row's median lie apart, which measures
-        how far the row is from a quiet one. An event longer than the row cannot be told from
-        a brighter star.
+        how far the row is from a quiet one. An event longer than the row looks like a
+        brighter star.
     """
     f = np.asarray(flux, np.float64)
     valid = np.arange(f.shape[1]) < n[:, None]
@@ -228,11 +228,11 @@ def _quantile(values: Real, n: IntArray, q: float | FloatArray) -> FloatArray:
     """Quantile of the first ``n`` values of each row, between neighbours linearly."""
     valid = np.arange(values.shape[1]) < n[:, None]
     ordered = np.sort(np.where(valid, values, np.inf), axis=1)
-    place = (n - 1) * q
-    low = np.floor(place).astype(np.int64)
+    rank = (n - 1) * q
+    low = np.floor(rank).astype(np.int64)
     row = np.arange(len(n))
     a, b = ordered[row, low], ordered[row, np.minimum(low + 1, n - 1)]
-    return np.asarray(a + (place - low) * (b - a), np.float64)
+    return np.asarray(a + (rank - low) * (b - a), np.float64)
 
 
 def _row_sum(values: FloatArray) -> FloatArray:

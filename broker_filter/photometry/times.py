@@ -1,7 +1,7 @@
 """Dates of surveys and archives, on any of their clocks, to MJD TAI.
 
 Only the clock is changed. The light-travel correction to the Sun or to the barycentre (up to
-8.3 min over a year) needs the star's place and is left as it is in the file.
+8.3 min over a year) needs the star's position and is left as it is in the file.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ _LIMITS: Final = Limits()
 
 
 class EventTimes:
-    """Tells when messages happened; schemas are parsed once.
+    """When messages happened; schemas are parsed once.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class EventTimes:
         self._reader = lru_cache(MAX_SCHEMAS)(time_reader)
 
     def __call__(self, message: Message) -> float:
-        """Tell when a message happened, MJD TAI.
+        """When a message happened, MJD TAI.
 
         Parameters
         ----------
@@ -88,8 +88,8 @@ class EventTimes:
 def time_reader(schema: WriterSchema) -> RecordReader:
     """Make what reads `selection` of a record and stops there, before history and cutouts."""
     fields = schema.root["fields"]
-    places = [place for place, one in enumerate(fields) if one["name"] in selection()]
-    start = {**schema.root, "fields": fields[: max(places, default=-1) + 1]}
+    found = [i for i, one in enumerate(fields) if one["name"] in selection()]
+    start = {**schema.root, "fields": fields[: max(found, default=-1) + 1]}
     return RecordReader(replace(schema, root=start), selection())
 
 

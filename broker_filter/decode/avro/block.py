@@ -50,7 +50,7 @@ class Block:
 
     @property
     def fits(self) -> bool:
-        """Whether `NULL` can be told from values."""
+        """Whether `NULL` differs from all values."""
         return self._size != len(NULL)
 
     def whole(self, inner: Sequence[bytes]) -> bytes:

@@ -165,7 +165,7 @@ def _snappy(data: bytes, max_bytes: int) -> bytes:
 
 
 def _zstandard(data: bytes, max_bytes: int) -> bytes:
-    # Frames need not tell their size, and room is not free: it is doubled until all fits.
+    # Frames need not state their size, and room is not free: it is doubled until all fits.
     room = min(max(_ROOM, 8 * len(data)) if data else 0, max_bytes)
     while True:
         plain = _zstandard_within(data, room)

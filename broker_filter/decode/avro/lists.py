@@ -1,6 +1,6 @@
 """Read a list of Avro records, such as a star's history, into columns.
 
-Where a list tells the time and the band of its items, those that are known already are glanced at
+Where a list holds the time and the band of its items, those that are known already are glanced at
 and passed over: of a star that is tracked, most of each packet is its own past.
 """
 
@@ -101,13 +101,13 @@ class _Past:
     @staticmethod
     def of(glance: Run, whole: Run, many: Many) -> _Past:
         """Make it from the run that takes time and band alone."""
-        found = {part.name: (place, part.value) for place, part in glance.singles}
-        place = {part.name: place for place, part in whole.singles}
+        found = {part.name: (i, part.value) for i, part in glance.singles}
+        index = {part.name: i for i, part in whole.singles}
         (time, read_time), (band, read_band) = found[many.time], found[many.band]
         return _Past(
             re.compile(glance.pattern or b"", re.DOTALL).match,
             (1 + time, 1 + band),
-            itemgetter(place[many.time], place[many.band]),
+            itemgetter(index[many.time], index[many.band]),
             read_time.one,
             read_band.read,
         )
@@ -115,7 +115,7 @@ class _Past:
     def take_newer(
         self, value: bytes, at: int, count: int, oldest: Oldest, take: Take, rows: Rows
     ) -> int:
-        """Take those of ``count`` items that are wanted, and tell where the items end."""
+        """Take those of ``count`` items that are wanted, and find where the items end."""
         fits, (time, band), read_time = self.fits, self.groups, self.read_time
         limits, newer = _Limits(oldest, self.read_band), False
         for _ in range(count):

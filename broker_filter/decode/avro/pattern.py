@@ -1,10 +1,10 @@
 r"""Avro types as regular expressions, so that the regular-expression engine walks over the bytes.
 
-Most types can be told as an expression: a double is any eight bytes, ``["null", "float"]`` is
+Most types can be written as an expression: a double is any eight bytes, ``["null", "float"]`` is
 ``\x00|\x02.{4}``, a record is its fields one behind the other. To match a record of a hundred
 fields against it takes as long as ten steps of Python, and groups in it pick out what is wanted. No
-expression is needed for what cannot be told in one (arrays, maps, a type within itself) or would be
-long (texts of more than 127 bytes): where an expression does not match, that means nothing, and
+expression is needed for what cannot be written as one (arrays, maps, a type within itself) or would
+be long (texts of more than 127 bytes): where an expression does not match, that means nothing, and
 `broker_filter.decode.avro.skip` has to find out.
 
 Every choice in these expressions is made by its first byte, or is atomic, so that a failing match

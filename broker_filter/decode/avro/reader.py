@@ -60,7 +60,7 @@ class RecordReader:
         ----------
         value : bytes
         known : Known, optional
-            Tells which epochs need not be read.
+            Which epochs need not be read.
 
         Raises
         ------
@@ -77,7 +77,7 @@ class RecordReader:
     def read_from(
         self, value: bytes, at: int, known: Known | None = None
     ) -> tuple[dict[str, Any], int]:
-        """Read one record that begins at a byte, and tell at which it ends.
+        """Read one record that begins at a byte, and find at which it ends.
 
         Raises
         ------

@@ -29,7 +29,7 @@ Take: TypeAlias = Callable[[bytes, int], tuple[Sequence[bytes], int]]
 Rows: TypeAlias = list[Sequence[bytes]]
 
 TakeMany: TypeAlias = Callable[[bytes, int, int, Rows], int]
-"""Adds what is wanted of so many runs, one behind the other, and tells where they end."""
+"""Adds what is wanted of so many runs, one behind the other, and finds where they end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Run:
 
     @property
     def singles(self) -> list[tuple[int, Single]]:
-        """The parts that are one field, each with its place in what is taken."""
+        """The parts that are one field, each with its index in what is taken."""
         return [(i, part) for i, part in enumerate(self.parts) if isinstance(part, Single)]
 
     @property

@@ -26,7 +26,7 @@ _SIZES: Final[Mapping[str, int]] = {"null": 0, "boolean": 1, "float": 4, "double
 
 
 class Sizes:
-    """Tells the types of one schema whose values all take the same number of bytes.
+    """Finds the types of one schema whose values all take the same number of bytes.
 
     Parameters
     ----------

@@ -134,8 +134,8 @@ def longs(packed: bytes) -> NDArray[np.int64]:
     if not len(end):
         return np.empty(0, np.int64)
     start = np.r_[0, end[:-1]]
-    place = np.arange(len(raw)) - np.repeat(start, end - start)
-    parts = (raw & 0x7F).astype(np.uint64) << (7 * place).astype(np.uint64)
+    byte = np.arange(len(raw)) - np.repeat(start, end - start)
+    parts = (raw & 0x7F).astype(np.uint64) << (7 * byte).astype(np.uint64)
     zigzag = np.bitwise_or.reduceat(parts, start)
     return (zigzag >> 1).astype(np.int64) ^ -(zigzag & 1).astype(np.int64)
 

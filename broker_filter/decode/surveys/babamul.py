@@ -78,7 +78,7 @@ def read_ztf(record: dict[str, Any], options: Packets) -> Packet:
     -------
     Packet
         Difference flux. In the band of the alert it has a reference flux, where a star is behind
-        it; of the other bands the packet tells none. Rejected: ``upper_limit``, the cuts of
+        it; of the other bands the packet holds none. Rejected: ``upper_limit``, the cuts of
         detections in `broker_filter.decode.surveys.ztf.read` on the alert itself, and what
         `make_packet` rejects; ``no_object`` where the packet names no star.
     """
@@ -110,8 +110,8 @@ def read_ztf(record: dict[str, Any], options: Packets) -> Packet:
         epochs(before, forced=False),
         epochs(forced, forced=True),
     ]
-    place = first["ra"], first["dec"]
-    star = Star("babamul-ztf", record["objectId"], *place, ztf.SAME_EXPOSURE_S)
+    position = first["ra"], first["dec"]
+    star = Star("babamul-ztf", record["objectId"], *position, ztf.SAME_EXPOSURE_S)
     return make_packet(star, parts, +rejected)
 
 
@@ -151,8 +151,8 @@ def _reference(alert: Table, options: Packets) -> tuple[float, float]:
 def _as_lsst(fields: Mapping[str, Leaf], points: Mapping[str, NDArray[Any]]) -> Table:
     """A history in the columns of LSST's own."""
     missing = {name: np.full(len(points["jd"]), MISSING[leaf]) for name, leaf in fields.items()}
-    told = {name: points[name] for name in fields.keys() & points.keys()}
-    return {**missing, **told, "midpointMjdTai": points["jd"] - MJD_ZERO}
+    given = {name: points[name] for name in fields.keys() & points.keys()}
+    return {**missing, **given, "midpointMjdTai": points["jd"] - MJD_ZERO}
 
 
 # LSST's is in TAI and the middle of the exposure; half a minute matters little to a replay.

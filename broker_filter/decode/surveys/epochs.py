@@ -38,7 +38,7 @@ class Star:
     survey : str
     name : str or int
     ra, dec : float
-        Degrees; NaN or out of range where the place is unknown.
+        Degrees; NaN or out of range where they are unknown.
     same_epoch_s : float
         See `Photometry`.
     """
@@ -51,7 +51,7 @@ class Star:
 
     @property
     def coordinates(self) -> dict[StarId, tuple[float, float]]:
-        """As `Photometry` holds them: empty where the place is unknown."""
+        """As `Photometry` holds them: empty where they are unknown."""
         known = 0 <= self.ra <= 360 and -90 <= self.dec <= 90
         return {self.name: (self.ra, self.dec)} if known else {}
 

@@ -103,12 +103,12 @@ EVENT_TIME: Final[EventTime] = {
     ("diaSource", "midpointMjdTai"): TIME_SYSTEMS["MJD_TAI"],
     ("diaSource", "midPointTai"): TIME_SYSTEMS["MJD_TAI"],  # before 5.0, and ELAsTiCC
 }
-_PLACE: Final[Selection] = {"ra": "f8", "dec": "f8", "decl": "f8"}
+_POSITION: Final[Selection] = {"ra": "f8", "dec": "f8", "decl": "f8"}
 SELECTION: Final[Selection] = {
-    "diaSource": {**DETECTION, **_PLACE, "diaObjectId": "i8", "ssObjectId": "i8"},
+    "diaSource": {**DETECTION, **_POSITION, "diaObjectId": "i8", "ssObjectId": "i8"},
     "prvDiaSources": Many(DETECTION, time="midpointMjdTai", band="band"),
     "prvDiaForcedSources": Many(EPOCH, time="midpointMjdTai", band="band"),
-    "diaObject": {**_PLACE, "diaObjectId": "i8"},
+    "diaObject": {**_POSITION, "diaObjectId": "i8"},
 }
 
 
@@ -133,7 +133,7 @@ def read(record: dict[str, Any], options: Packets, survey: str = "lsst") -> Pack
     """
     if (reason := of_no_use(record)) is not None:
         return useless(reason)
-    first, (name, place) = record["diaSource"], object_of(record)
+    first, (name, position) = record["diaSource"], object_of(record)
     rejected: Counter[str] = Counter()
     found = _renamed(stacked(first, record["prvDiaSources"]))
     forced = _renamed(record["prvDiaForcedSources"])
@@ -145,7 +145,7 @@ def read(record: dict[str, Any], options: Packets, survey: str = "lsst") -> Pack
     forced = cut(forced, spoilt, rejected, options.ignored_cuts)
     forced = cut(forced, _unusable(forced), rejected)
     parts = [_epochs(found, found, forced=False), _epochs(forced, found, forced=True)]
-    return make_packet(Star(survey, name, *place), parts, rejected)
+    return make_packet(Star(survey, name, *position), parts, rejected)
 
 
 def read_elasticc(record: dict[str, Any], options: Packets) -> Packet:
@@ -166,7 +166,7 @@ def of_no_use(record: dict[str, Any]) -> str | None:
 
 
 def object_of(record: dict[str, Any]) -> tuple[int, tuple[float, float]]:
-    """Id of the star, 0 where there is none, and its place, of the object or of its detection."""
+    """Id of the star, 0 where there is none, and its position, by object or detection."""
     name, ra, dec = 0, np.nan, np.nan
     for part in (record["diaSource"], record["diaObject"]):
         if part is not None:

@@ -54,11 +54,11 @@ _DETECTION: Final[Mapping[str, Leaf]] = {
 }
 # As the name says: half an exposure, and the clock of the header, matter little to a replay.
 EVENT_TIME: Final[EventTime] = {("diaSource", "midpointMjdTai"): TIME_SYSTEMS["MJD_TAI"]}
-_PLACE: Final[Selection] = {"ra": "f8", "dec": "f8", "decl": "f8", "diaObjectId": "i8"}
+_POSITION: Final[Selection] = {"ra": "f8", "dec": "f8", "decl": "f8", "diaObjectId": "i8"}
 SELECTION: Final[Selection] = {
-    "diaSource": {**_DETECTION, **_PLACE, "ssObjectId": "i8"},
+    "diaSource": {**_DETECTION, **_POSITION, "ssObjectId": "i8"},
     "prvDiaSources": Many(_DETECTION),
-    "diaObject": _PLACE,
+    "diaObject": _POSITION,
 }
 
 
@@ -81,7 +81,7 @@ def read(record: dict[str, Any], options: Packets) -> Packet:
     """
     if (reason := of_no_use(record)) is not None:
         return useless(reason)
-    first, (name, place) = record["diaSource"], object_of(record)
+    first, (name, position) = record["diaSource"], object_of(record)
     rejected: Counter[str] = Counter()
     table = _cut(stacked(first, record["prvDiaSources"]), rejected, options)
     scale = flux_of(_zero_points(table, options))
@@ -95,7 +95,7 @@ def read(record: dict[str, Any], options: Packets) -> Packet:
         forced=False,
         source=np.where(known, np.where(known, table["field"], 0) * SENSORS + table["sca"], -1),
     )
-    return make_packet(Star("roman", name, *place), [epochs], rejected, _source_name)
+    return make_packet(Star("roman", name, *position), [epochs], rejected, _source_name)
 
 
 def _cut(table: Table, rejected: Counter[str], options: Packets) -> Table:

@@ -1,6 +1,6 @@
 """ZTF packets 3.2 to 4.02, those of its simulation before, and Fink's, which have the same fields.
 
-Photometry is measured on difference images. Where the reference image shows a star at the place,
+Photometry is measured on difference images. Where the reference image shows a star there,
 its flux makes the difference total (`broker_filter.photometry.magnitudes.add_reference`); else the
 epoch stays difference flux without a reference. Detections come as AB magnitudes with a sign
 (``isdiffpos``), forced photometry (since 4.01) in DN with a zero point for each epoch. ``jd`` is
@@ -50,7 +50,7 @@ __all__ = [
 EXPOSURE_S: Final = 30.0
 SAME_EXPOSURE_S: Final = 31.0
 """By how much the middle of one exposure may differ from packet to packet: half of what exposures
-of up to 90 s are longer than 30 s, which is assumed where a packet does not tell. Exposures of 30 s
+of up to 90 s are longer than 30 s, which is assumed where a packet gives none. Exposures of 30 s
 follow one another by 38 s at least."""
 
 BANDS: Final = np.array(["", "g", "r", "i"])  # by fid
@@ -70,7 +70,7 @@ REFERENCE: Final[Mapping[str, Leaf]] = {
     "chinr": "f8",
     "sharpnr": "f8",
 }
-"""What a packet tells of the nearest source in the reference image."""
+"""What a packet says of the nearest source in the reference image."""
 
 _EXPOSURE: Final[Mapping[str, Leaf]] = {
     "jd": "f8",
@@ -137,7 +137,7 @@ def read(record: dict[str, Any], options: Packets) -> Packet:
 
 
 def exposures_alike(*tables: Table) -> None:
-    """Put the length of each exposure, where any list of a packet tells it, into all of its lists.
+    """Put the length of each exposure, where any list of a packet holds it, into all of its lists.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def mid_exposure(jd: FloatArray, exposure_s: FloatArray) -> FloatArray:
 def star_behind(
     distance: FloatArray, chi: FloatArray, sharpness: FloatArray, options: Packets
 ) -> NDArray[np.bool_]:
-    """Whether the nearest source of the reference image is a star at the epoch's place.
+    """Whether the nearest source of the reference image is a star at the epoch's position.
 
     Parameters
     ----------
