@@ -238,6 +238,16 @@ class Kafka(BaseModel):
             raise ValueError(f"{bad[0].strip()!r} is not host:port")
         return value
 
+    @field_validator("input_topics")
+    @classmethod
+    def _expressions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for topic in value:
+            try:
+                re.compile(topic)
+            except re.error as error:
+                raise ValueError(f"{topic!r} is not a regular expression: {error}") from None
+        return value
+
     @field_validator("options", mode="before")
     @classmethod
     def _not_ours(cls, value: object) -> object:
@@ -255,7 +265,19 @@ class Kafka(BaseModel):
         topics = [*self.input_topics, self.alert_topic, self.dead_letter_topic]
         if len(set(topics)) < len(topics):
             raise ValueError("input_topics, alert_topic and dead_letter_topic must all differ")
+        for pattern in self.patterns:
+            for ours in (self.alert_topic, self.dead_letter_topic):
+                if re.match(pattern, ours):
+                    raise ValueError(
+                        f"input_topics {pattern!r} matches {ours!r}, which this program writes:"
+                        " what went out would come in again"
+                    )
         return self
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The input topics that are regular expressions."""
+        return tuple(topic for topic in self.input_topics if topic.startswith("^"))
 
 
 class Packets(BaseModel):
@@ -507,7 +529,7 @@ class Snapshot(BaseModel):
 
     url: str | None = Field(
         default=None,
-        description="folder or fsspec URL; without one, a start replays one window of the topic",
+        description="folder or fsspec URL; without one, a start replays two windows of the topic",
     )
     interval_s: float = Field(
         default=300.0, ge=1, le=86_400, description="time between two snapshots of a partition"

@@ -139,6 +139,17 @@ def test_process_environment_is_the_default(monkeypatch, tmp_path):
         ("kafka: {bootstrap_servers: 'a:1'}", {}, ["kafka.input_topics: is needed (topics to"]),
         (MINIMAL.replace("localhost:9092", "localhost"), {}, ["'localhost' is not host:port"]),
         (MINIMAL + "  alert_topic: photometry\n", {}, ["must all differ"]),
+        (
+            MINIMAL.replace("photometry", "^site_.*") + "  alert_topic: site_alerts\n",
+            {},
+            ["'^site_.*' matches 'site_alerts'"],
+        ),
+        (
+            MINIMAL.replace("photometry", "^.*letters$"),
+            {},
+            ["matches 'microlensing-dead-letters', which this program writes"],
+        ),
+        (MINIMAL.replace("photometry", "^(a"), {}, ["'^(a' is not a regular expression"]),
         (MINIMAL + "  options: {group.id: x}\n", {}, ["group.id cannot be set here"]),
         (MINIMAL + "  options: {sasl.password: hunter2-in-clear}\n", {}, ["sasl.password cannot"]),
         (MINIMAL + "  options: {enable_auto_commit: true}\n", {}, ["enable.auto.commit cannot"]),

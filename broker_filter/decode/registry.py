@@ -120,6 +120,9 @@ class Registry:
         How long one answer may take.
     sleep, clock : callable
         As in `time`.
+    waiting : callable
+        Called before each attempt, at least every `TIMEOUT_S` and a pause: the caller waits for
+        good reason.
 
     Raises
     ------
@@ -136,7 +139,9 @@ class Registry:
         timeout_s: float = TIMEOUT_S,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        waiting: Callable[[], object] = lambda: None,
     ) -> None:
+        self._waiting = waiting
         self._url = url.rstrip("/")
         self._login = None if login_file is None else _basic(login_file)
         self._timeout_s = timeout_s
@@ -172,6 +177,7 @@ class Registry:
     def _ask(self, number: int) -> bytes | None:
         backoff = Backoff(self._patience_s, first_s=0.5, longest_s=10.0, clock=self._clock)
         while True:
+            self._waiting()
             try:
                 return self._get(number)
             except TransientError as error:

@@ -26,6 +26,8 @@ __all__ = [
 ]
 
 MAX_MESSAGE_BYTES = 4 << 20
+MOCK_CLUSTER = "mockCluster"
+"""How the id of librdkafka's stand-in begins: it takes transactions and commits nothing."""
 MAX_KIND = 200  # characters by which lines of the client are distinguished
 ANSWER_S = 0.5
 

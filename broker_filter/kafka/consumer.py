@@ -22,6 +22,12 @@ __all__ = ["KafkaSource", "offset_handles"]
 
 _log = logging.getLogger(__name__)
 
+_GONE = {
+    ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
+    ck.KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+    ck.KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+}
+
 REJOIN_S = 600.0
 """A member that is shut out twice within this time has a living twin, and does not come back."""
 
@@ -57,12 +63,15 @@ class KafkaSource:
     ) -> None:
         self._kafka = kafka
         self._ledger = Ledger()
+        self._named = set(kafka.input_topics) - set(kafka.patterns)
         self._callbacks = (on_assign, on_revoke, on_lost)
         self._cooperative = kafka.assignment_strategy == "cooperative-sticky"
         self._starts: dict[Partition, int] = {}
         self._paused = False
         self._closed = False
         self._fetched_bytes = 0
+        self._warned = False
+        self._reachable = True  # `connect` waits for a broker
         self._shut_out: float | None = None
         self._open()
         try:
@@ -116,7 +125,10 @@ class KafkaSource:
         try:
             done = self._consumer.commit(offsets=handles, asynchronous=not wait)
         except ck.KafkaException as error:
-            self._errors.note(error.args[0])
+            if error.args[0].code() in _GONE and self._kafka.patterns:
+                _log.warning("commit_failed", extra={"detail": error.args[0].str()})
+            else:
+                self._errors.note(error.args[0])
         else:
             if wait:
                 self._on_commit(None, done)
@@ -158,10 +170,14 @@ class KafkaSource:
     def lag(self) -> dict[Partition, int]:
         """See `Source.lag`."""
         return {
-            where: max(0, end - offset)
-            for where, offset in self._ledger.position.items()
+            where: max(0, end - self._ledger.decided(where))
+            for where in self._ledger.position
             if (end := self._end_of(where)) >= 0
         }
+
+    def reachable(self) -> bool:
+        """See `Source.reachable`."""
+        return self._reachable
 
     def fetched_bytes(self) -> int:
         """See `Source.fetched_bytes`."""
@@ -241,11 +257,26 @@ class KafkaSource:
         open_ = (where := (raw.topic(), raw.partition())) in self._ledger.open()
         if raw.error() is None:
             return open_
-        if raw.error().code() != ck.KafkaError._PARTITION_EOF:  # noqa: SLF001
+        if raw.error().code() == ck.KafkaError._PARTITION_EOF:  # noqa: SLF001
+            if open_:
+                self._ledger.position[where] = raw.offset()
+        elif raw.error().code() in _GONE and self._by_pattern(raw.topic()):
+            self._lose_topic(raw.topic())
+        else:
             self._errors.note(raw.error())
-        elif open_:
-            self._ledger.position[where] = raw.offset()
         return False
+
+    def _by_pattern(self, topic: str | None) -> bool:
+        """Whether a topic came to us by a pattern alone: such topics may go at any time."""
+        return topic is not None and bool(self._kafka.patterns) and topic not in self._named
+
+    def _lose_topic(self, topic: str) -> None:
+        """Read on without a topic that was deleted."""
+        gone = [where for where in self._ledger.owned if where[0] == topic]
+        if gone:
+            extra = {"event": "topic_gone", "topic": topic}
+            _log.warning("topic %s is gone: reading on without it", topic, extra=extra)
+            self._on_lost(None, _handles(gone))
 
     def _count_partitions(self, topic: str | None = None) -> dict[str, int]:
         try:
@@ -266,7 +297,21 @@ class KafkaSource:
             consumer.pause(handles)
         if on_assign and gained:
             on_assign(gained)
+        self._warn_of_split_stars()
         _log.info("partitions_assigned", extra={"count": len(gained)})
+
+    def _warn_of_split_stars(self) -> None:
+        topics = {topic for topic, _ in self._ledger.owned if self._by_pattern(topic)}
+        if len(topics) > 1 and not self._warned:
+            self._warned = True
+            _log.warning(
+                "kafka.input_topics matches %d topics (%s, ...): windows and events are kept by"
+                " topic, so a star whose messages are in several of them has one in each. Put all"
+                " messages of a star into one topic",
+                len(topics),
+                min(topics),
+                extra={"event": "stars_by_topic", "count": len(topics)},
+            )
 
     def _require_count(self, topic: str, partition: int) -> None:
         if topic not in self._counts:  # one that came to match a pattern
@@ -275,7 +320,7 @@ class KafkaSource:
             self._errors.end(partitions_changed(topic, self._counts[topic], partition + 1))
 
     def _on_revoke(self, _: Any, handles: list[Any]) -> None:  # noqa: ANN401
-        gone = _partitions(handles)
+        gone = _partitions(handles) & self._ledger.owned
         try:
             if self._callbacks[1] and gone:
                 self._callbacks[1](gone)
@@ -284,7 +329,7 @@ class KafkaSource:
         _log.info("partitions_revoked", extra={"count": len(gone)})
 
     def _on_lost(self, _: Any, handles: list[Any]) -> None:  # noqa: ANN401
-        gone = _partitions(handles)
+        gone = _partitions(handles) & self._ledger.owned
         self._drop(gone)
         if self._callbacks[2]:
             self._callbacks[2](gone)
@@ -304,7 +349,10 @@ class KafkaSource:
         self._ledger.confirm({(h.topic, h.partition): h.offset for h in good})
 
     def _on_statistics(self, text: str) -> None:
-        topics = json.loads(text).get("topics", {}).values()
+        statistics = json.loads(text)
+        brokers = statistics.get("brokers", {}).values()
+        self._reachable = any(broker.get("state") == "UP" for broker in brokers)
+        topics = statistics.get("topics", {}).values()
         parts = [part for topic in topics for part in topic["partitions"].values()]
         self._fetched_bytes = sum(part.get("fetchq_size", 0) for part in parts)
 

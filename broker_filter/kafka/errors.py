@@ -129,8 +129,14 @@ def client_error(error: Any, kafka: Kafka, where: str = "") -> BrokerFilterError
         )
     if code == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
         return ConfigError(
-            f"topic not found at {kafka.bootstrap_servers}: {text}:"
-            " create it, or mend kafka.input_topics"
+            f"topic not found at {kafka.bootstrap_servers}: {text}: create it, or mend"
+            f" {_key_of_topic(kafka, text)}"
+        )
+    if code == ck.KafkaError.INCONSISTENT_GROUP_PROTOCOL:
+        return ConfigError(
+            f"another member of group {kafka.group_id} shares out partitions in another way than"
+            f" kafka.assignment_strategy = {kafka.assignment_strategy} ({text}): give all members"
+            " the same, or this one another kafka.group_id"
         )
     if code in _DENIED:
         return ConfigError(
@@ -151,6 +157,13 @@ def _who(kafka: Kafka) -> str:
     if security.mechanism == "OAUTHBEARER":
         return f"client {security.client_id!r}"
     return f"user {security.username!r}" if security.username else "this program"
+
+
+def _key_of_topic(kafka: Kafka, text: str) -> str:
+    """The setting that names the topic in an error's text."""
+    words = set(re.findall(r"[\w.-]+", text))
+    keys = {kafka.alert_topic: "alert_topic", kafka.dead_letter_topic: "dead_letter_topic"}
+    return "kafka." + next((key for topic, key in keys.items() if topic in words), "input_topics")
 
 
 def _topic_rights(kafka: Kafka, text: str) -> str:

@@ -125,8 +125,15 @@ class MemorySource:
 
     def lag(self) -> dict[Partition, int]:
         """See `Source.lag`."""
-        waiting = [(m.topic, m.partition) for m in self._queue]
-        return {where: waiting.count(where) for where in self._ledger.position}
+        ends = {(m.topic, m.partition): m.next_offset for m in self.log}
+        return {
+            where: max(0, ends.get(where, 0) - self._ledger.decided(where))
+            for where in self._ledger.position
+        }
+
+    def reachable(self) -> bool:
+        """See `Source.reachable`."""
+        return True
 
     def fetched_bytes(self) -> int:
         """See `Source.fetched_bytes`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import confluent_kafka as ck
@@ -12,12 +13,15 @@ from broker_filter.errors import TransientError
 from broker_filter.kafka.client import consumer_config, open_client
 from broker_filter.kafka.errors import partitions_changed
 from broker_filter.kafka.memory import MemorySource
+from broker_filter.kafka.topic_ids import TopicIds
 from broker_filter.types import Message, Partition
 
-__all__ = ["GroupProgress", "MemoryProgress", "Progress"]
+__all__ = ["GroupProgress", "MemoryProgress", "Progress", "newest_of"]
 
 DAY_MS = 86_400_000
 ANSWER_S = 5.0
+SAMPLE = 32
+"""Messages by whose timestamps the newest is judged."""
 
 
 class Progress(Protocol):
@@ -33,14 +37,19 @@ class Progress(Protocol):
         """
         ...
 
+    def topic_id(self, topic: str) -> str:
+        """Id of a topic; empty where it has none."""
+        ...
+
     def span(self, partition: Partition) -> tuple[int, int]:
         """First offset that the topic still holds, and the offset after its last message."""
         ...
 
     def before(self, partition: Partition, offset: int, days: float) -> int:
-        """First offset at most so many days older than the message before ``offset``.
+        """First offset at most so many days older than the messages before ``offset``.
 
-        By the timestamps of the topic; its first offset where there are none.
+        By the timestamps of the topic; its first offset where there are none. Timestamps far ahead
+        of the others, or of the clock, do not count: see `newest_of`.
         """
         ...
 
@@ -59,6 +68,7 @@ class GroupProgress:
         self._kafka = kafka.model_copy(update={"group_instance_id": None})
         config = consumer_config(self._kafka) | {"enable.partition.eof": True}
         self._consumer = open_client(ck.Consumer, config)
+        self._topic_ids = TopicIds(kafka)
 
     def __call__(self, partition: Partition) -> int:
         """Next offset that the group will read of a partition; 0 before its first commit."""
@@ -80,6 +90,10 @@ class GroupProgress:
         offset = int(handles[number].offset)
         return offset if offset >= 0 else None
 
+    def topic_id(self, topic: str) -> str:
+        """See `Progress.topic_id`."""
+        return self._topic_ids([topic]).get(topic, "")
+
     def span(self, partition: Partition) -> tuple[int, int]:
         """See `Progress.span`."""
         marks = self._ask(
@@ -92,7 +106,9 @@ class GroupProgress:
     def before(self, partition: Partition, offset: int, days: float) -> int:
         """See `Progress.before`."""
         low, high = self.span(partition)
-        newest = self._timestamp(partition, max(low, offset - 1)) if high > low else 0
+        first = max(low, offset - SAMPLE)
+        stamps = self._timestamps(partition, first, max(first + 1, offset)) if high > low else []
+        newest = newest_of(stamps, days, time.time())
         if newest <= 0:
             return low
         wanted = ck.TopicPartition(*partition, max(0, newest - round(days * DAY_MS)))
@@ -103,16 +119,23 @@ class GroupProgress:
         """Let the connection go."""
         self._consumer.close()
 
-    def _timestamp(self, partition: Partition, offset: int) -> int:
-        """Timestamp of the first message from an offset on, ms since 1970; 0 without one."""
-        self._consumer.assign([ck.TopicPartition(*partition, offset)])
+    def _timestamps(self, partition: Partition, first: int, end: int) -> list[int]:
+        """Timestamps of the messages of some offsets, ms since 1970; ends early at the topic's."""
+        self._consumer.assign([ck.TopicPartition(*partition, first)])
+        stamps: list[int] = []
         try:
-            end = time.monotonic() + ANSWER_S
-            while time.monotonic() < end:
+            limit = time.monotonic() + ANSWER_S
+            while time.monotonic() < limit:
                 message = self._consumer.poll(0.2)
-                if message is not None:
-                    return 0 if message.error() else max(0, message.timestamp()[1])
-            raise _unknown(partition, f"no message at offset {offset}")
+                if message is None:
+                    continue
+                if message.error() is not None:
+                    return stamps
+                if message.offset() < end or not stamps:
+                    stamps.append(message.timestamp()[1])
+                if message.offset() + 1 >= end:
+                    return stamps
+            raise _unknown(partition, f"no message at offset {first}")
         finally:
             self._consumer.unassign()
 
@@ -127,6 +150,29 @@ class GroupProgress:
         return answer
 
 
+def newest_of(stamps: Iterable[int], days: float, now: float) -> int:
+    """The newest of some timestamps that can be believed, ms since 1970; 0 where there is none.
+
+    A sender's clock may be years ahead: what lies more than a day in the future does not count, nor
+    what is more than ``days`` later than all others. To leave out a good one costs nothing but a
+    longer replay.
+
+    Parameters
+    ----------
+    stamps : iterable of int
+        Timestamps, ms since 1970 UTC; 0 and below for none.
+    days : float, days
+    now : float, seconds
+        Unix time.
+    """
+    now_ms = round(1000 * now)
+    known = sorted(stamp for stamp in stamps if stamp > 0)
+    past = [stamp for stamp in known if stamp <= now_ms + DAY_MS]
+    while len(past) > 1 and past[-1] - past[-2] > days * DAY_MS:
+        past.pop()
+    return past[-1] if past else min([now_ms, *known[:1]]) if known else 0
+
+
 def _unknown(partition: Partition, why: str) -> TransientError:
     return TransientError(f"offsets of {partition[0]}[{partition[1]}] not known: {why}")
 
@@ -137,14 +183,24 @@ class MemoryProgress:
     Parameters
     ----------
     source : MemorySource
+
+    Attributes
+    ----------
+    topic_ids : dict
+        Topic to its id.
     """
 
     def __init__(self, source: MemorySource) -> None:
         self._source = source
+        self.topic_ids: dict[str, str] = {}
 
     def committed(self, partition: Partition) -> int | None:
         """See `Progress.committed`."""
         return self._source.stored.get(partition)
+
+    def topic_id(self, topic: str) -> str:
+        """See `Progress.topic_id`."""
+        return self.topic_ids.get(topic, "")
 
     def span(self, partition: Partition) -> tuple[int, int]:
         """See `Progress.span`."""
@@ -154,7 +210,8 @@ class MemoryProgress:
     def before(self, partition: Partition, offset: int, days: float) -> int:
         """See `Progress.before`."""
         messages = self._messages(partition)
-        newest = max((m.timestamp_ms for m in messages if m.offset < offset), default=0)
+        before = [m.timestamp_ms for m in messages if m.offset < offset][-SAMPLE:]
+        newest = newest_of(before, days, time.time())
         oldest = newest - days * DAY_MS
         return next((m.offset for m in messages if m.timestamp_ms >= oldest), offset)
 

@@ -8,15 +8,20 @@ from typing import Any, Protocol
 
 import confluent_kafka as ck
 
+from broker_filter.backoff import Backoff
 from broker_filter.config import Kafka
 from broker_filter.errors import BrokerFilterError, ConfigError, StateError, TransientError
 from broker_filter.kafka.client import connect, open_client, producer_config
 from broker_filter.kafka.errors import ClientErrors, client_error
 from broker_filter.types import Headers, OutgoingMessage
 
-__all__ = ["KafkaSink", "MemorySink", "Sink", "partition_of", "refusal"]
+__all__ = ["TOPIC_S", "KafkaSink", "MemorySink", "Sink", "partition_of", "refusal"]
 
 _PURGED = {ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT}  # noqa: SLF001
+_NOT_YET = {ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError.LEADER_NOT_AVAILABLE}
+
+TOPIC_S = 5.0
+"""How long a topic may take to come into being where the brokers make topics by themselves."""
 
 
 class Sink(Protocol):
@@ -119,6 +124,43 @@ class KafkaSink:
             else:
                 self.errors.call(self.producer.poll, 0)
                 return
+
+    def require(self, topics: Mapping[str, str]) -> None:
+        """Ask for topics before anything is sent: blocks for some seconds where one is missing.
+
+        Parameters
+        ----------
+        topics : mapping of str to str
+            Topic to the setting that names it.
+
+        Raises
+        ------
+        ConfigError
+            There is none, and the brokers make none; or the login lacks the right to see it.
+        """
+        for topic, key in topics.items():
+            backoff = Backoff(TOPIC_S)
+            while (reason := self._missing(topic)) is not None:
+                absent = ConfigError(
+                    f"{key}: there is no topic {topic!r} at {self._kafka.bootstrap_servers}"
+                    f" ({reason}): create it, or mend {key}"
+                )
+                self.producer.poll(backoff.failed(absent))
+
+    def _missing(self, topic: str) -> str | None:
+        """Why a topic cannot be written to for now; None where it can. Raises what is for good."""
+        try:
+            about = self.producer.list_topics(topic, timeout=TOPIC_S).topics[topic]
+        except ck.KafkaException as error:
+            self.errors.call(self.producer.poll, 0)
+            return str(error.args[0].str())
+        if about.error is None:
+            return None
+        if about.error.code() not in _NOT_YET and (
+            end := client_error(about.error, self._kafka, topic)
+        ):
+            raise end
+        return str(about.error.str())
 
     def flush(self, timeout_s: float = 30.0) -> None:
         """See `Sink.flush`."""

@@ -99,7 +99,14 @@ class Source(Protocol):
         ...
 
     def lag(self) -> dict[Partition, int]:
-        """Messages between our position and the end, where both are known. Does not block."""
+        """Messages up to the end that are not committed yet, where known. Does not block.
+
+        What was handed out counts until its offset is committed.
+        """
+        ...
+
+    def reachable(self) -> bool:
+        """Whether a broker answers, as far as known. Does not block."""
         ...
 
     def fetched_bytes(self) -> int:
@@ -159,8 +166,16 @@ class Ledger:
     def deliver(self, messages: Iterable[Message]) -> None:
         """Take note of messages that were handed out."""
         for message in messages:
-            self.delivered[message.topic, message.partition] = message.next_offset
-        self.position |= self.delivered
+            where = message.topic, message.partition
+            self.delivered[where] = message.next_offset
+            # The end of a partition may have been met past the last message: a commit marker.
+            self.position[where] = max(self.position.get(where, 0), message.next_offset)
+
+    def decided(self, partition: Partition) -> int:
+        """The offset before which all is done: the position, unless messages are on their way."""
+        position, committed = self.position[partition], self.committed.get(partition, 0)
+        on_the_way = self.delivered.get(partition, 0) > committed
+        return min(position, committed) if on_the_way else position
 
     def committable(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
         """Pick the offsets that are ours, were handed out, and lie past the last commit."""

@@ -17,7 +17,7 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
 from functools import partial
@@ -28,6 +28,7 @@ import confluent_kafka as ck
 from broker_filter.backoff import Backoff
 from broker_filter.config import Kafka
 from broker_filter.errors import BrokerFilterError, ConfigError, StateError, TransientError
+from broker_filter.kafka.client import MOCK_CLUSTER
 from broker_filter.kafka.consumer import offset_handles
 from broker_filter.kafka.delivery import ATTEMPT_S, AtLeastOnce, Delivery, Parcel
 from broker_filter.kafka.errors import ShutOutError, client_error
@@ -43,8 +44,6 @@ CLOSE_S = INIT_S = 5.0
 GRACE_S = 2.0
 """For librdkafka to keep a time limit, before it is left to itself."""
 
-# librdkafka's stand-in broker accepts transactions and commits nothing.
-MOCK_CLUSTER = "mockCluster"
 _UNSUPPORTED = {
     ck.KafkaError._UNSUPPORTED_FEATURE,  # noqa: SLF001
     ck.KafkaError.UNSUPPORTED_VERSION,
@@ -58,21 +57,34 @@ def open_delivery(kafka: Kafka, metrics: Metrics) -> Delivery:
     Raises
     ------
     ConfigError
-        No broker is reached, the login is refused, or ``exactly_once`` cannot be had there.
+        No broker is reached, the login is refused, a topic to publish to is missing, or
+        ``exactly_once`` cannot be had there.
     StateError
         The producer is refused for good.
     """
     if kafka.delivery != "at_least_once":
         try:
-            return KafkaTransactions(kafka, metrics)
+            transactions = KafkaTransactions(kafka, metrics)
+            transactions.require(output_topics(kafka))
+            return transactions
         except _UnsupportedError as error:
             if kafka.delivery == "exactly_once":
                 raise ConfigError(
                     f"{kafka.bootstrap_servers} offers no transactions ({error}): set"
                     " kafka.delivery to at_least_once"
                 ) from None
+    sink = KafkaSink(kafka)
+    sink.require(output_topics(kafka))
     _log.info("delivery", extra={"event": "delivery", "kind": "at_least_once"})
-    return AtLeastOnce(KafkaSink(kafka))
+    return AtLeastOnce(sink)
+
+
+def output_topics(kafka: Kafka) -> dict[str, str]:
+    """The topics that are published to, and the settings that name them."""
+    return {
+        kafka.alert_topic: "kafka.alert_topic",
+        kafka.dead_letter_topic: "kafka.dead_letter_topic",
+    }
 
 
 def transactional_id(kafka: Kafka) -> str:
@@ -140,6 +152,10 @@ class KafkaTransactions:
             self._phase = _Phase.BROKEN
             raise TransientError(f"a new producer is needed: {error}") from None
         source.confirm(parcel.offsets or {})
+
+    def require(self, topics: Mapping[str, str]) -> None:
+        """See `KafkaSink.require`."""
+        self._sink.require(topics)
 
     def close(self) -> None:
         """See `Delivery.close`; aborts what was not committed, so that nobody waits for it."""
@@ -231,7 +247,9 @@ class KafkaTransactions:
         """Return what a failed call means; notes where the transaction is to be aborted."""
         if error.code() in _UNSUPPORTED and self._phase is _Phase.NEW:
             return _UnsupportedError(error.str())
-        if error.txn_requires_abort():
+        # The topic of an offset is gone: the consumer is about to lose its partitions.
+        gone = error.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART and not error.fatal()
+        if error.txn_requires_abort() or gone:
             self._phase = _Phase.OPEN
         elif not error.retriable():
             return self._end(error)

@@ -81,6 +81,13 @@ _INTAKE = (
         ),
     ),
     Metric(
+        "records_tombstone_total",
+        "counter",
+        (),
+        "messages without a value, passed over: tombstones of a compacted topic",
+        "many: is a compacted topic the right input?",
+    ),
+    Metric(
         "points_inserted_total",
         "counter",
         ("outcome",),

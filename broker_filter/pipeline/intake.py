@@ -93,6 +93,9 @@ class Intake:
             silent = self._pass(where, message)
             if not silent:
                 offsets[where] = message.next_offset
+            if message.value is None:
+                self._metrics.inc("records_tombstone_total")
+                continue
             try:
                 packet = self._decoder.decode(message, self._shards[where].store.wanted_from)
                 packets.setdefault((where, silent), []).append(packet.photometry)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from broker_filter.alerts.build import Provenance
@@ -27,6 +28,7 @@ from broker_filter.kafka.consumer import KafkaSource
 from broker_filter.kafka.delivery import Delivery
 from broker_filter.kafka.progress import GroupProgress
 from broker_filter.kafka.source import OnChange, Source
+from broker_filter.kafka.topic_ids import TopicIds
 from broker_filter.kafka.transaction import open_delivery
 from broker_filter.observe.metrics import Health, Metrics, ObserveServer
 from broker_filter.photometry.usable import Limits
@@ -57,8 +59,10 @@ def open_entry(settings: Settings) -> Entry:
     return verify(settings.model.path or find(settings.model.id))
 
 
-def make_decoder(settings: Input) -> Decoder:
+def make_decoder(settings: Input, waiting: Callable[[], object] = lambda: None) -> Decoder:
     """Decoder of the input topics, with all schemas that the settings name.
+
+    ``waiting`` is called again and again while a schema registry is waited for.
 
     Raises
     ------
@@ -70,7 +74,7 @@ def make_decoder(settings: Input) -> Decoder:
         sources.append(filed_schemas(packaged).get)
     if settings.schema_registry:
         login = settings.schema_registry_login_file
-        sources.append(Registry(settings.schema_registry, login_file=login))
+        sources.append(Registry(settings.schema_registry, login_file=login, waiting=waiting))
     schemaless = {topic: load_folder(path) for topic, path in settings.topic_schemas.items()}
     unframer = Unframer(
         chained(*sources), schemaless=schemaless, max_bytes=settings.max_message_bytes
@@ -84,11 +88,16 @@ def make_decoder(settings: Input) -> Decoder:
     )
 
 
-def make_intake(settings: Settings, entry: Entry, metrics: Metrics) -> Intake:
-    """First half of the pipeline, as the settings say."""
+def make_intake(
+    settings: Settings,
+    entry: Entry,
+    metrics: Metrics,
+    waiting: Callable[[], object] = lambda: None,
+) -> Intake:
+    """First half of the pipeline, as the settings say; ``waiting`` as of `make_decoder`."""
     window, schedule = settings.window, settings.schedule
     return Intake(
-        make_decoder(settings.input),
+        make_decoder(settings.input, waiting),
         Limits(settings.input.mjd_min, settings.input.mjd_max, settings.input.flag_mask),
         Batcher(settings.batch.flush_windows, settings.batch.max_wait_s),
         lambda: WindowStore(entry.window_days, window.max_points),
@@ -143,7 +152,7 @@ def make_service(
         Filled while it runs.
     """
     kafka = settings.kafka
-    intake = make_intake(settings, entry, metrics)
+    intake = make_intake(settings, entry, metrics, waiting=health.beat)
     assessment = make_assessment(settings, entry, metrics)
     store = _open_store(settings)
     progress, backoff = GroupProgress(kafka), Backoff(UNREACHABLE_S)
@@ -161,7 +170,16 @@ def make_service(
         writer.start()
     restorer = Restorer(find, kafka.delivery_timeout_s)
     return Service(
-        settings, make_source, delivery, intake, assessment, restorer, writer, metrics, health
+        settings,
+        make_source,
+        delivery,
+        intake,
+        assessment,
+        restorer,
+        writer,
+        metrics,
+        health,
+        TopicIds(kafka),
     )
 
 

@@ -33,6 +33,7 @@ from broker_filter.service.outgoing import Outgoing
 from broker_filter.service.report import Reporter
 from broker_filter.service.restore import Restorer
 from broker_filter.service.snapshots import Captures, SnapshotWriter
+from broker_filter.service.topics import Ask, TopicWatch
 from broker_filter.service.worker import Worker
 from broker_filter.types import Message, Partition
 
@@ -74,6 +75,8 @@ class Service:
     snapshots : SnapshotWriter or None
     metrics, health
         What the outside may see.
+    ask_ids : callable
+        See `broker_filter.service.topics`.
     """
 
     def __init__(
@@ -87,14 +90,16 @@ class Service:
         snapshots: SnapshotWriter | None,
         metrics: Metrics,
         health: Health,
+        ask_ids: Ask = lambda _: {},
     ) -> None:
         self._settings = settings
         self._intake, self._assessment = intake, assessment
         self._metrics, self._health = metrics, health
         self._reporter = Reporter(metrics)
         self._worker = Worker(settings.batch.queue_depth)
-        self._captures = Captures(snapshots)
-        self._outgoing = Outgoing(settings.kafka, delivery, self._reporter, health)
+        self._topics = TopicWatch(ask_ids)
+        self._captures = Captures(snapshots, self._topics.id_of)
+        self._outgoing = Outgoing(settings.kafka, delivery, self._reporter)
         self._assignments = Assignments(
             intake, assessment, self._worker, restorer, self._captures, metrics
         )
@@ -103,6 +108,7 @@ class Service:
         )
         self._stop = threading.Event()
         self._failed = self._drained = False
+        self._unusable: StateError | None = None  # the stream as a whole
         self._inbox: deque[Message] = deque()
         self._behind_since: float | None = None
         self._last_report = time.monotonic()
@@ -124,7 +130,7 @@ class Service:
         self._worker.submit(self._assessment.warm_up, lambda _: self._health.set_ready("model"))
         self._health.set_ready("broker")
         try:
-            while not self._stop.is_set():
+            while not self._stop.is_set() and self._unusable is None:
                 self._turn()
             self._drain()
         except BaseException:
@@ -176,7 +182,11 @@ class Service:
             dead = self._intake.take(messages, time.monotonic())
             self._outgoing.set_aside(dead)
             self._reporter.taken(messages, dead)
-            self._guard.count(messages, dead)
+            try:
+                self._guard.count(messages, dead)
+            except StateError as error:
+                self._unusable = error
+                return
 
     def _begin_restored(self) -> None:
         self._assignments.begin_restored(self._source, settled=not self._outgoing.in_flight())
@@ -245,21 +255,38 @@ class Service:
         self._captures.clear()
         kept = self._source.assigned().difference(gone)
         self._source.hold(kept)
+        self._reporter.forget(kept)
         self._assignments.return_later(kept)
 
     # The end
 
     def _drain(self) -> None:
-        """Finish what was taken, publish, commit and save it."""
+        """Finish what was taken, publish, commit and save it.
+
+        A stream that is bad as a whole is an error only now, when its dead letters are out and
+        their offsets committed: the next start does not meet the same messages again.
+        """
         _log.info("draining", extra={"event": "draining"})
         deadline = time.monotonic() + STOP_S
-        if not self._settle(self._intake.partitions(), deadline - SAVE_S):
-            raise StateError(
-                f"not all that was taken could be settled within {STOP_S - SAVE_S:g} s of the stop;"
-                " the next start reads it again"
-            )
-        self._save_all(deadline)
-        self._drained = True
+        if self._settle(self._intake.partitions(), deadline - SAVE_S):
+            self._save_all(deadline)
+            self._drained = True
+        else:
+            self._abandon()
+        if self._unusable is not None:
+            raise self._unusable
+
+    def _abandon(self) -> None:
+        """Leave what is not settled to the next start, which reads it again.
+
+        Nothing of it is committed, so to stop in the middle of a backlog loses nothing. A way out
+        that is shut is an error all the same.
+        """
+        text = f"not all that was taken could be settled within {STOP_S - SAVE_S:g} s of the stop"
+        if self._outgoing.failing():
+            raise StateError(f"{text}, because nothing goes out; the next start reads it again")
+        _log.warning("%s: the next start reads it again", text, extra={"event": "abandoned"})
+        self._failed = True  # partitions are given up as they are
 
     def _settle(self, partitions: Collection[Partition], deadline: float) -> bool:
         """Finish what was taken, with copies of partitions; whether all is out in time."""
@@ -269,6 +296,7 @@ class Service:
             self._health.beat()
             if self._worker.busy():
                 self._worker.serve(POLL_S)
+                self._outgoing.deliver(self._source)  # what is done is settled, come what may
                 continue
             self._outgoing.deliver(self._source, last=True)
             if self._outgoing.empty():
@@ -285,6 +313,7 @@ class Service:
     def _close(self) -> None:
         self._worker.close(CLOSE_S)
         self._assignments.close()
+        self._topics.close()
         self._source.close()
         self._captures.close(POLL_S)
         # After a failure its own error must reach the caller, not what the delivery says besides.
@@ -294,6 +323,7 @@ class Service:
     def _report(self) -> None:
         live = bool(self._source.assigned()) and not self._assignments.replaying()
         self._health.set_ready("partitions", live)
+        self._health.set_ready("broker", self._source.reachable() and not self._outgoing.failing())
         now = time.monotonic()
         if now - self._last_report < REPORT_S:
             return
@@ -302,3 +332,5 @@ class Service:
         self._captures.report()
         self._metrics.set("gpu_queue_batches", self._worker.waiting())
         self._reporter.group(self._source)
+        self._topics.follow({topic for topic, _ in self._source.assigned()})
+        self._topics.check()

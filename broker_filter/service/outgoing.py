@@ -13,7 +13,6 @@ from broker_filter.config import Kafka
 from broker_filter.errors import TransientError
 from broker_filter.kafka.delivery import Delivery, Outbox, Parcel
 from broker_filter.kafka.source import Source
-from broker_filter.observe.metrics import Health
 from broker_filter.pipeline.assessment import Outputs
 from broker_filter.service.dead_letters import encode_dead_letter
 from broker_filter.service.report import Reporter
@@ -42,14 +41,10 @@ class Outgoing:
         Settings.
     delivery : Delivery
     reporter : Reporter
-    health : Health
     """
 
-    def __init__(
-        self, kafka: Kafka, delivery: Delivery, reporter: Reporter, health: Health
-    ) -> None:
-        self._kafka, self._delivery = kafka, delivery
-        self._reporter, self._health = reporter, health
+    def __init__(self, kafka: Kafka, delivery: Delivery, reporter: Reporter) -> None:
+        self._kafka, self._delivery, self._reporter = kafka, delivery, reporter
         self._backoff = Backoff(kafka.delivery_timeout_s)
         self._letters: list[DeadLetter] = []
         self._outbox, self._parcel = Outbox(), _NO_PARCEL
@@ -112,14 +107,12 @@ class Outgoing:
     def _failed(self, error: TransientError) -> None:
         if not self._backoff.failing():
             _log.warning("%s; trying again", error, extra={"event": "delivery_failed"})
-            self._health.set_ready("broker", ready=False)
         self._backoff.failed(error)
 
     def _delivered(self) -> None:
         self._last_commit, self._parcel = time.monotonic(), _NO_PARCEL
         if self._backoff.failing():
             _log.info("delivery goes on", extra={"event": "delivery_resumed"})
-            self._health.set_ready("broker")
             self._backoff.succeeded()
         self._reporter.published(self._sealed)
         self._sealed = []

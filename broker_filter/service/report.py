@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from broker_filter.alerts.alert import Alert
@@ -34,12 +35,15 @@ class Reporter:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._newest_ms: dict[Partition, int] = {}
+        self._taken: dict[Partition, deque[tuple[int, int]]] = {}  # next offset, timestamp in ms
 
     def taken(self, messages: Sequence[Message], dead: Iterable[DeadLetter]) -> None:
         """Messages have been put into the windows, those that could not be used left out."""
-        self._metrics.set("last_record_timestamp_seconds", messages[-1].timestamp_ms / 1000)
-        self._newest_ms |= {(m.topic, m.partition): m.timestamp_ms for m in messages}
+        newest_s = min(messages[-1].timestamp_ms / 1000, time.time())  # a sender may run ahead
+        self._metrics.set("last_record_timestamp_seconds", newest_s)
+        last = {(m.topic, m.partition): (m.next_offset, m.timestamp_ms) for m in messages}
+        for partition, mark in last.items():
+            self._taken.setdefault(partition, deque()).append(mark)
         for letter in dead:
             message = letter.message
             where = fields((message.topic, message.partition))
@@ -51,7 +55,8 @@ class Reporter:
         for alert in alerts:
             self._metrics.inc("alerts_published_total", schema=schema_id("alert"))
             if alert.received_ms is not None:
-                passed = time.time() - alert.received_ms / 1000
+                # A sender's clock that runs ahead of ours says nothing of how long we took.
+                passed = max(0.0, time.time() - alert.received_ms / 1000)
                 self._metrics.observe("event_to_alert_seconds", passed)
             _log.info(
                 "alert",
@@ -70,15 +75,25 @@ class Reporter:
         self._metrics.set("fetch_queue_bytes", source.fetched_bytes())
         now = time.time()
         for where, lag in source.lag().items():
-            age_s = now - self._newest_ms.get(where, 0) / 1000 if lag else 0.0
             labels = fields(where)
+            decided_ms = self._decided_ms(where, source.committed(where) or 0)
             self._metrics.set("consumer_lag_records", lag, **labels)
-            if not lag or where in self._newest_ms:
+            if not lag or decided_ms is not None:
+                age_s = max(0.0, now - (decided_ms or 0) / 1000) if lag else 0.0
                 self._metrics.set("consumer_lag_seconds", age_s, **labels)
+
+    def _decided_ms(self, where: Partition, committed: int) -> int | None:
+        """Timestamp of the newest message that is decided on; of the oldest taken before any is."""
+        taken = self._taken.get(where)
+        if not taken:
+            return None
+        while len(taken) > 1 and taken[1][0] <= committed:
+            taken.popleft()
+        return taken[0][1]
 
     def forget(self, gone: Iterable[Partition]) -> None:
         """Drop the gauges of partitions that went."""
         for where in gone:
-            self._newest_ms.pop(where, None)
+            self._taken.pop(where, None)
             for name in _LAGS:
                 self._metrics.forget(name, **fields(where))

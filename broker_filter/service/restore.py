@@ -7,8 +7,9 @@ what the topic still holds::
                       └── silent ──┘└───── live ──────┘
 
 From the snapshot to the committed offset messages rebuild windows and events without any output;
-past it they count. Without a usable snapshot the silence begins one window before the committed
-offset, by the timestamps of the topic.
+past it they count. Without a usable snapshot the silence begins `REPLAYED_WINDOWS` before the
+committed offset, by the timestamps of the topic: baselines rest on the epochs before a window. An
+event that was open longer than that begins anew, with another id.
 """
 
 from __future__ import annotations
@@ -18,19 +19,28 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
+
+import numpy as np
 
 from broker_filter.backoff import Backoff
 from broker_filter.errors import StateError, TransientError
 from broker_filter.kafka.progress import Progress
-from broker_filter.state.partition import ShardState
+from broker_filter.service.topics import made_anew
+from broker_filter.state.columns import arrays_of
+from broker_filter.state.partition import ShardState, prefixed
 from broker_filter.state.store import SnapshotError, SnapshotStore
 from broker_filter.types import Partition
 
-__all__ = ["UNREACHABLE_S", "Restorer", "Start", "find_start"]
+__all__ = ["UNREACHABLE_S", "Restorer", "Start", "find_start", "with_topic_id"]
 
 _log = logging.getLogger(__name__)
+
+REPLAYED_WINDOWS = 2.0
+"""So much of the topic makes up for a snapshot, in lengths of a window."""
+
+TOPIC_PART, ID = "topic", "id"  # a column of a snapshot
 
 UNREACHABLE_S = 20.0
 """How long a snapshot store that does not answer is waited for, before the topic is replayed."""
@@ -81,7 +91,7 @@ def find_start(
         What the group has committed and the topic holds.
     store : SnapshotStore or None
     window_days : float, days
-        Length of a window: so much of the topic makes up for a snapshot.
+        Length of a window; `REPLAYED_WINDOWS` of them make up for a snapshot.
     reset : "earliest" or "latest"
         Where a group begins that has neither an offset nor a snapshot.
     backoff : Backoff, optional
@@ -90,7 +100,8 @@ def find_start(
     Raises
     ------
     StateError
-        The committed offset lies beyond the end of the topic.
+        The committed offset lies beyond the end of the topic, or the snapshot is of a topic of the
+        same name that is gone.
     TransientError
         The broker does not answer.
     """
@@ -106,6 +117,8 @@ def find_start(
     start = _from_snapshot(partition, store, window_days, committed, high, backoff)
     if isinstance(start, str):
         start = _from_topic(partition, progress, window_days, committed, start, reset)
+    elif not _same_topic(start, progress.topic_id(partition[0])):
+        raise made_anew(partition[0])
     return _within(start, low)
 
 
@@ -142,6 +155,21 @@ def _from_snapshot(
             return Start(partition, state, state.offset, live_from, "snapshot", age_s)
 
 
+def _same_topic(start: Start, topic_id: str) -> bool:
+    """Whether a snapshot is of the topic that is there; one without an id may be."""
+    saved = {} if start.state is None else arrays_of(start.state.part(TOPIC_PART))
+    written = bytes(saved[ID].tobytes()).decode() if ID in saved else ""
+    return not (written and topic_id) or written == topic_id
+
+
+def with_topic_id(state: ShardState, topic_id: str) -> ShardState:
+    """A state that names the topic that it is of, so that a new one of that name is noticed."""
+    if not topic_id:
+        return state
+    column = np.frombuffer(topic_id.encode(), np.uint8)
+    return replace(state, columns={**state.columns, **prefixed(TOPIC_PART, {ID: column})})
+
+
 def _report_unusable(partition: Partition, error: SnapshotError, committed: int | None) -> None:
     if committed is not None or error.reason != "missing":
         _log.warning(
@@ -161,7 +189,7 @@ def _from_topic(
     reset: Literal["earliest", "latest"],
 ) -> Start:
     if committed is not None:
-        offset = progress.before(partition, committed, window_days)
+        offset = progress.before(partition, committed, REPLAYED_WINDOWS * window_days)
         return Start(partition, None, offset, committed, reason)
     offset = progress.span(partition)[0 if reset == "earliest" else 1]
     outcome = "new" if reason in ("missing", "disabled") else reason

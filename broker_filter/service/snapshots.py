@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from broker_filter.observe.metrics import Metrics
+from broker_filter.service.restore import with_topic_id
 from broker_filter.state.partition import ShardState, SnapshotError
 from broker_filter.state.store import SnapshotStore
 from broker_filter.types import Partition
@@ -193,10 +194,12 @@ class Captures:
     Parameters
     ----------
     writer : SnapshotWriter or None
+    topic_id : callable
+        Gives the id of a topic; empty where it is not known.
     """
 
-    def __init__(self, writer: SnapshotWriter | None) -> None:
-        self._writer = writer
+    def __init__(self, writer: SnapshotWriter | None, topic_id: Callable[[str], str]) -> None:
+        self._writer, self._topic_id = writer, topic_id
         self._expected: set[Partition] = set()
         self._taken: dict[Partition, ShardState] = {}
 
@@ -216,7 +219,8 @@ class Captures:
 
     def take(self, states: Mapping[Partition, ShardState]) -> None:
         """That piece of work is done; ``states`` are the copies."""
-        self._taken |= states
+        for partition, state in states.items():
+            self._taken[partition] = with_topic_id(state, self._topic_id(partition[0]))
 
     def hand_over(self, committed: Callable[[Partition], int | None]) -> None:
         """Give the writer the copies whose messages are committed."""

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -15,8 +16,9 @@ from typing import Any
 import pytest
 
 from broker_filter.decode.avro.schema import load_folder, parse_document, parse_json
-from broker_filter.decode.registry import MAX_IDS, Registry, chained, filed_schemas
+from broker_filter.decode.registry import MAX_IDS, TIMEOUT_S, Registry, chained, filed_schemas
 from broker_filter.errors import ConfigError, SchemaError, TransientError
+from broker_filter.observe.metrics import STALL_S
 
 INNER = {"type": "record", "name": "a.inner", "fields": [{"name": "x", "type": "double"}]}
 OUTER = {"type": "record", "name": "a.outer", "fields": [{"name": "inner", "type": "a.inner"}]}
@@ -236,6 +238,19 @@ def test_a_registry_that_is_away_for_a_moment_is_waited_for(serve: Any) -> None:
     answers, time = Answers((503, b""), (500, b""), known(ALONE)), Time()
     assert registry(serve(answers), time)(7) is not None
     assert time.now == 1.5
+
+
+def test_the_caller_hears_of_each_attempt_while_a_registry_is_away(serve: Any) -> None:
+    """The main loop beats then, so that the liveness probe does not end the process."""
+    time, beats = Time(), []  # type: tuple[Time, list[float]]
+    url = serve(Answers((503, b"")))
+    find = Registry(
+        url, patience_s=60.0, sleep=time.sleep, clock=time, waiting=lambda: beats.append(time.now)
+    )
+    with pytest.raises(TransientError):
+        find(7)
+    assert beats[-1] == pytest.approx(60)
+    assert max(b - a for a, b in pairwise(beats)) + TIMEOUT_S < STALL_S
 
 
 def test_a_registry_that_stays_away_is_a_transient_error(serve: Any) -> None:

@@ -79,7 +79,6 @@ POISON = [
     Sent("photometry_block", BLOCK[: len(BLOCK) // 2], "truncated"),
     Sent("photometry", ONE[:1], "truncated"),
     Sent("photometry", b"", "empty"),
-    Sent("photometry", None, "empty"),
     Sent("photometry", b"\x01\x02\x03 no Avro", "undecodable"),
     Sent("photometry_block", b"\x01\x02\x03 no Avro", "truncated"),
     Sent("alert", ONE, "unknown_format"),
@@ -102,6 +101,9 @@ POISON = [
     Sent("photometry_block", ids("|O8", b"x" * 24), "bad_dtype"),
     Sent("photometry", changed("photometry", ONE, band=""), "bad_name"),
 ]
+
+
+TOMBSTONE = Sent("photometry", None)
 
 
 def faulty(reason: str, **columns: Any) -> list[Sent]:
@@ -200,6 +202,7 @@ def dead_letters(settings: Settings, count: int) -> list[dict[str, Any]]:
 def outcome(tiny_entry: Path) -> tuple[list[Sent], Metrics, list[dict[str, Any]]]:
     """The messages in the order of their offsets, the metrics, and the dead letters."""
     messages = POISON + FAULTY + [good(i) for i in range(len(POISON) + len(FAULTY))]
+    messages += [TOMBSTONE] * 3
     random.Random(1).shuffle(messages)  # noqa: S311  an order, no secret
     # The embedded broker forgets what came before a message of more than 5 MB.
     messages.sort(key=lambda sent: sent.dead != "too_large")
@@ -252,3 +255,8 @@ def test_every_faulty_epoch_is_counted_by_its_reason(outcome: Outcome) -> None:
         assert metrics.value("points_inserted_total", outcome=reason) == count
     all_epochs = sum(counted.values()) + sum(sent.inserted for sent in messages)
     assert metrics.total("points_inserted_total") == all_epochs
+
+
+def test_a_tombstone_is_passed_over(outcome: Outcome) -> None:
+    messages, metrics, _ = outcome
+    assert metrics.value("records_tombstone_total") == messages.count(TOMBSTONE) == 3

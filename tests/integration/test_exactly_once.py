@@ -96,6 +96,8 @@ class Pair:
             bootstrap_servers=kafka,
             group_id=group,
             input_topics=(self.input,),
+            alert_topic=self.output,
+            dead_letter_topic=topics("dead"),
             delivery="exactly_once",
             **keys,
         )

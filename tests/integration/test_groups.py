@@ -132,6 +132,18 @@ def test_one_window_back_by_timestamps(stream: tuple[str, str, str]) -> None:
         assert progress.span((topic, 0)) == (0, 40)
 
 
+def test_a_timestamp_years_ahead_does_not_empty_the_windows(stream: tuple[str, str, str]) -> None:
+    servers, topic, _ = stream
+    publish(servers, topic, 40)
+    ahead_ms = round(1000 * time.time()) + 3650 * DAY_MS
+    producer = ck.Producer({"bootstrap.servers": servers, "log_level": 0})
+    producer.produce(topic, b"x", partition=0, timestamp=ahead_ms)
+    assert producer.flush(30) == 0
+    with closing(GroupProgress(settings(*stream))) as progress:
+        # The newest that can be believed is of day 40; ten days before that is day 30, offset 29.
+        assert progress.before((topic, 0), 41, 10.0) == 29
+
+
 @pytest.mark.parametrize("by_transaction", [False, True])
 def test_a_topic_that_grew_is_refused_with_advice(
     stream: tuple[str, str, str], kafka_admin: AdminClient, by_transaction: bool
@@ -161,11 +173,11 @@ def ask_for(seconds: float, question: Callable[[], object]) -> None:
 
 def commit_in_transaction(servers: str, source: KafkaSource, topic: str) -> None:
     from broker_filter.kafka.delivery import Parcel
-    from broker_filter.kafka.transaction import open_delivery
+    from broker_filter.kafka.transaction import KafkaTransactions
     from broker_filter.observe.metrics import Metrics
 
     kafka = Kafka(bootstrap_servers=servers, input_topics=(topic,), delivery="exactly_once")
-    delivery = open_delivery(kafka, Metrics())
+    delivery = KafkaTransactions(kafka, Metrics())
     delivery.deliver(Parcel(1, (), {(topic, 0): 3}), source)
     delivery.close()
 

@@ -13,8 +13,9 @@ from broker_filter.kafka.client import consumer_config
 from broker_filter.kafka.consumer import KafkaSource
 from broker_filter.kafka.embedded import EmbeddedBroker
 from broker_filter.kafka.memory import MemorySource
-from broker_filter.kafka.progress import GroupProgress, MemoryProgress
+from broker_filter.kafka.progress import GroupProgress, MemoryProgress, newest_of
 from broker_filter.kafka.sink import KafkaSink, MemorySink, partition_of
+from broker_filter.kafka.source import Ledger
 from broker_filter.types import Message, OutgoingMessage
 
 SECRET = "hunter2-in-clear"  # noqa: S105
@@ -295,7 +296,9 @@ class TestRebalance:
         (topic,) = kafka.input_topics
         send(kafka, [b"%d" % n for n in range(10)], partition=0)
         source = KafkaSource(kafka)
-        take(source, 4)
+        taken = take(source, 4)
+        assert {where: lag for where, lag in source.lag().items() if lag} == {(topic, 0): 10}
+        source.commit(next_offsets(taken), wait=True)
         assert {where: lag for where, lag in source.lag().items() if lag} == {(topic, 0): 6}
         source.close()
 
@@ -442,7 +445,7 @@ class TestMemorySource:
         source.commit({("t", 0): 2, ("t", 1): 4})
         source.commit({("t", 0): 5})  # not handed out yet
         assert source.stored == {("t", 0): 2}
-        assert source.lag() == {("t", 0): 2}
+        assert source.lag() == {("t", 0): 3}  # what was handed out counts until it is committed
         assert source.assigned() == {("t", 0)}
 
     def test_commits_never_go_back(self):
@@ -507,6 +510,20 @@ class TestMemorySource:
         assert gained == [{("t", 0)}]
 
 
+class TestLedger:
+    def test_the_end_of_a_partition_may_lie_past_its_last_message(self):
+        """Behind a transaction stands its commit marker."""
+        ledger = Ledger()
+        ledger.gain([("t", 0)], hold=False)
+        ledger.start(("t", 0), 0, 0)
+        ledger.deliver(numbered(5))
+        ledger.position["t", 0] = 6  # as the client says at the end of the partition
+        ledger.deliver([])
+        assert ledger.decided(("t", 0)) == 0
+        ledger.confirm({("t", 0): 5})
+        assert ledger.decided(("t", 0)) == 6
+
+
 class TestProgress:
     """The same questions to a broker and to memory."""
 
@@ -524,6 +541,21 @@ class TestProgress:
         source.close()
         assert progress.committed((topic, 0)) == 4
         progress.close()
+
+    NOW_S = 50 * 86_400.0
+
+    def newest_day(self, *days):
+        return newest_of([round(day * self.DAY_MS) for day in days], 20.0, self.NOW_S) / self.DAY_MS
+
+    def test_the_newest_is_the_last_that_can_be_believed(self):
+        assert self.newest_day(10, 11, 12) == 12
+        assert self.newest_day(12, 11, 10) == 12
+        assert self.newest_day(10, 11, 3650) == 11  # years ahead of the clock
+        assert self.newest_day(3, 4, 45) == 4  # alone behind a gap
+        assert self.newest_day(3, 4, 45, 46) == 46
+        assert self.newest_day(3650, 3651) == 50  # all of them: now
+        assert self.newest_day(0, -1) == 0
+        assert self.newest_day() == 0
 
     def test_of_memory(self):
         messages = [Message("t", 0, n, None, b"", n * self.DAY_MS) for n in range(10, 20)]

@@ -1,4 +1,4 @@
-"""Where a partition begins: at its snapshot, else one window back, and never by guesswork."""
+"""Where a partition begins: at its snapshot, else two windows back, and never by guesswork."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker_filter.backoff import Backoff
 from broker_filter.errors import StateError, TransientError
 from broker_filter.kafka.memory import MemorySource
 from broker_filter.kafka.progress import MemoryProgress
-from broker_filter.service.restore import Restorer, Start, find_start
+from broker_filter.service.restore import Restorer, Start, find_start, with_topic_id
 from broker_filter.state.partition import ShardState, SnapshotError
 from broker_filter.state.store import SnapshotStore
 from broker_filter.types import Message
@@ -38,8 +38,8 @@ def progress(*, low: int = 0, high: int = 100, committed: int | None = None) -> 
 class Store:
     """Stands in for a snapshot store: one snapshot, or the reason why there is none."""
 
-    def __init__(self, offset: int = 0, reason: Any = None) -> None:
-        self.offset, self.reason = offset, reason
+    def __init__(self, offset: int = 0, reason: Any = None, topic_id: str = "") -> None:
+        self.offset, self.reason, self.topic_id = offset, reason, topic_id
         self.loads = 0
 
     def load(self, partition: Any, *, window_days: float, at_most: int) -> Any:
@@ -52,7 +52,8 @@ class Store:
         class Manifest:
             created = time.time() - 60
 
-        return Manifest, ShardState(partition, self.offset, "model", DAYS, {})
+        state = ShardState(partition, self.offset, DAYS, "model", {})
+        return Manifest, with_topic_id(state, self.topic_id)
 
 
 def start(
@@ -75,13 +76,13 @@ def test_a_snapshot_is_replayed_in_silence_up_to_the_committed_offset() -> None:
 
 
 @pytest.mark.parametrize("reason", ["missing", "damaged", "version", "window", "permission"])
-def test_without_a_usable_snapshot_one_window_is_replayed(
+def test_without_a_usable_snapshot_two_windows_are_replayed(
     reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
         found = start(progress(committed=70), Store(60, reason))
     # The message before the committed one is 69, of day 70.
-    assert summary(found) == (49, 70, reason, False)
+    assert summary(found) == (29, 70, reason, False)
     assert [record.getMessage() for record in caplog.records if reason in record.getMessage()]
 
 
@@ -102,11 +103,11 @@ def test_a_store_that_does_not_answer_is_waited_for_once_and_not_for_each_partit
 
 
 def test_a_snapshot_ahead_of_the_committed_offset_is_not_used() -> None:
-    assert summary(start(progress(committed=50), Store(60))) == (29, 50, "ahead", False)
+    assert summary(start(progress(committed=50), Store(60))) == (9, 50, "ahead", False)
 
 
 def test_without_a_store_windows_are_rebuilt_too() -> None:
-    assert summary(start(progress(committed=70))) == (49, 70, "disabled", False)
+    assert summary(start(progress(committed=70))) == (29, 70, "disabled", False)
 
 
 @pytest.mark.parametrize(("reset", "offset"), [("earliest", 10), ("latest", 100)])
@@ -138,6 +139,24 @@ def test_messages_deleted_unread_are_counted(caplog: pytest.LogCaptureFixture) -
 def test_a_topic_made_anew_is_refused_with_advice() -> None:
     with pytest.raises(StateError, match=r"150 lies beyond the end 100.*reset-offsets"):
         start(progress(committed=150))
+
+
+@pytest.mark.parametrize(
+    ("saved", "there", "same"),
+    [("one", "one", True), ("one", "another", False), ("", "one", True), ("one", "", True)],
+)
+def test_a_snapshot_of_a_topic_that_was_made_anew_is_refused(
+    saved: str, there: str, same: bool
+) -> None:
+    """The brokers forget a group's offsets of a topic that goes; its snapshot outlives it."""
+    where = progress()
+    where.topic_ids = {PARTITION[0]: there}
+    store = Store(60, topic_id=saved)
+    if same:
+        assert summary(start(where, store)) == (60, 60, "snapshot", True)
+    else:
+        with pytest.raises(StateError, match=r"made anew.*kafka\.group_id"):
+            start(where, store)
 
 
 def test_a_real_store_gives_what_was_saved(tmp_path: Path) -> None:
