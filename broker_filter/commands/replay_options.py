@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  packets of surveys and brokers: Avro, JSON, JSON lines, gzip around them, tar and\n"
         "    tar.gz of them, Parquet;\n"
         "  light curves: OGLE phot.dat, KMTNet pySIS, NASA Exoplanet Archive, the Roman data\n"
-        "    challenge, tables with named columns, zip of them;\n"
+        "    challenge, tables with named columns (ZTF, ATLAS, ASAS-SN, Gaia, ...), zip of them;\n"
         "  a range of a topic: kafka://HOST:PORT/TOPIC?offsets=FIRST:LAST or ?time=FROM/TO (UTC),\n"
         "    and &partitions=0,3 for some partitions only."
     )

@@ -229,6 +229,21 @@ def test_lsst_sources_have_microlensing_units_and_objects(tmp_path):
     assert (curve.time_system.name, curve.time_system.scale) == ("MJD", "TAI")
 
 
+def test_differences_of_two_bands_are_not_put_on_one_reference(tmp_path):
+    """A quarter of the rows is of another star in the reference image: its line is another one."""
+    rng = np.random.default_rng(4)
+    rows = []
+    for i, delta in enumerate(rng.normal(0, 200, 80)):
+        total = (1e5 if i % 4 else 4e4) + delta
+        rows.append(f"{58000 + i},{delta:.3f},20,{magnitude(total):.5f},0.02,{'rrrg'[i % 4 - 1]}")
+    curve = read(tmp_path, "mjd,delta_flux,flux_err,mag,mag_err,band", rows)
+    medians = {part.band: np.median(part.flux) for part in curve.parts}
+    assert medians == {
+        "r": pytest.approx(1e5, rel=0.01),
+        "g": pytest.approx(4e4, rel=0.01),
+    }
+
+
 class TestStars:
     def test_id_ra_and_dec_make_many_stars_with_places(self, tmp_path):
         rows = [f"{i // 3},{270 + i // 3},-29,{58000 + i},18,0.1" for i in range(9)]

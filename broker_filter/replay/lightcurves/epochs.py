@@ -119,7 +119,7 @@ def _row(
 ) -> list[float] | Reason:
     if len(cells) <= max(wanted):
         return "too_few_columns"
-    texts = [cells[place] for place in wanted]
+    texts = [cells[index] for index in wanted]
     if any(text.lower() in MISSING for text in texts):
         return "missing"
     if texts[1].startswith((">", "<")):
@@ -130,10 +130,10 @@ def _row(
         found = [float(text) for text in texts]
     except ValueError:
         return "not_a_number"
-    if (place := layout.columns.get("sign")) is not None:
-        if place >= len(cells):
+    if (index := layout.columns.get("sign")) is not None:
+        if index >= len(cells):
             return "too_few_columns"
-        if cells[place].lower() not in _SIGNS:
+        if cells[index].lower() not in _SIGNS:
             return "missing"
     return _fault(found, roles, layout.quantity) or found
 
@@ -157,18 +157,18 @@ def _is_wild(cells: Sequence[str], layout: Layout) -> bool:
     return layout.quantity == "mag" and not sentinel
 
 
-def _column(rows: Iterable[Sequence[str]], place: int) -> list[str]:
-    return [cells[place].strip() if place < len(cells) else "" for cells in rows]
+def _column(rows: Iterable[Sequence[str]], index: int) -> list[str]:
+    return [cells[index].strip() if index < len(cells) else "" for cells in rows]
 
 
 def _limits(table: TextTable, layout: Layout) -> tuple[NDArray[np.bool_], list[str]]:
     """Rows that are limits by a column of their own, and a phrase on each such column."""
     limits = np.zeros(len(table.rows), bool)
     notes = []
-    for place in layout.asides.get("limit", ()):
-        name = layout.names[place]
+    for index in layout.asides.get("limit", ()):
+        name = layout.names[index]
         try:
-            found = limit_values(name, _column((cells for _, cells in table.rows), place))
+            found = limit_values(name, _column((cells for _, cells in table.rows), index))
         except ValueError as error:
             raise _not_understood(table, name, error, "1 where a row is a limit") from None
         if found is not None:
@@ -183,8 +183,8 @@ def _flags(
     """Flags of all columns together, and a phrase on each column."""
     flags = np.zeros(len(rows), np.uint32)
     notes = []
-    for place in layout.asides.get("flags", ()):
-        name, cells = layout.names[place], _column(rows, place)
+    for index in layout.asides.get("flags", ()):
+        name, cells = layout.names[index], _column(rows, index)
         try:
             found = flag_values(name, cells)
         except ValueError as error:
@@ -210,7 +210,7 @@ def _not_understood(table: TextTable, name: str, error: ValueError, way: str) ->
 
 
 def _signs(rows: Sequence[Sequence[str]], layout: Layout) -> FloatArray:
-    place = layout.columns.get("sign")
-    if place is None:
+    index = layout.columns.get("sign")
+    if index is None:
         return np.ones(len(rows))
-    return np.array([_SIGNS[cells[place].lower()] for cells in rows])
+    return np.array([_SIGNS[cells[index].lower()] for cells in rows])

@@ -97,9 +97,9 @@ def resolve_pair(
     return replace(layout, quantity="mag", columns=columns), None
 
 
-def _lenient(table: TextTable, place: int) -> FloatArray:
+def _lenient(table: TextTable, index: int) -> FloatArray:
     return np.array(
-        [number(cells[place]) if place < len(cells) else math.nan for _, cells in table.rows]
+        [number(cells[index]) if index < len(cells) else math.nan for _, cells in table.rows]
     )
 
 

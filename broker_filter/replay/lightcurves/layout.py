@@ -33,6 +33,7 @@ UNMEASURED: Final = 90.0
 STAR_MAGNITUDES: Final = (5.0, 35.0)
 LARGEST_MEDIAN_ERROR: Final = 1.0  # of magnitudes
 IN_RANGE: Final = 0.75  # share of the rows of a table without header
+SAMPLE_ROWS: Final = 2000  # of such a table, evenly
 _EXTENDED: Final = frozenset({"sigmapsf_corr_ext", "e_mag_corr_ext"})
 """ALeRCE's errors where the star in the reference image is the variable itself."""
 
@@ -51,7 +52,7 @@ class Layout:
         What the column "value" holds; "diff_mag" is the magnitude of a difference flux whose sign
         stands in the column "sign".
     columns : dict of str to int
-        Role to place: "time", "value", and perhaps "err", "sign", "zero_point", "ra", "dec"; for
+        Role to index: "time", "value", and perhaps "err", "sign", "zero_point", "ra", "dec"; for
         pySIS files "mag" and "mag_err" besides.
     asides : dict of str to tuple of int
         Places of the columns "band", "star", "id", "source", "flags" and "limit", of which there
@@ -74,13 +75,13 @@ class Layout:
 
     def name(self, role: str) -> str:
         """Name of the column of a role; empty where there is none."""
-        place = self.columns.get(role)
-        return self.names[place] if self.names and place is not None else ""
+        index = self.columns.get(role)
+        return self.names[index] if self.names and index is not None else ""
 
     @property
     def read(self) -> frozenset[int]:
         """Places of all columns that are read."""
-        several = (place for places in self.asides.values() for place in places)
+        several = (index for indices in self.asides.values() for index in indices)
         return frozenset([*self.columns.values(), *several])
 
 
@@ -173,7 +174,8 @@ def _bare_layout(table: TextTable, quantity: Quantity | None) -> Layout:
 
 def _require_magnitudes(table: TextTable) -> None:
     """Check that the second column can be magnitudes of a star, and the third their errors."""
-    rows = [cells for _, cells in table.rows if len(cells) > 2]
+    step = max(1, len(table.rows) // SAMPLE_ROWS)
+    rows = [cells for _, cells in table.rows[::step] if len(cells) > 2]
     value = np.array([number(cells[1]) for cells in rows])
     err = np.array([number(cells[2]) for cells in rows])
     good = np.isfinite(value) & (np.abs(value) < 1e18) & (err > 0) & (err < UNMEASURED)
@@ -201,7 +203,7 @@ def _named_layout(
     table: TextTable, header: Sequence[str], quantity: Quantity | None, unread: frozenset[str]
 ) -> Layout | None:
     names = [name if name not in unread else "" for name in map(snake, header)]
-    time = _time_place(table, names)
+    time = _time_index(table, names)
     archive = next((one for one in _ARCHIVES if one.has.issubset(names)), _Archive("", unread, {}))
     measured = _measured(header, names, archive)
     measured = [one for one in measured if quantity is None or _fits(one[1], quantity)]
@@ -210,7 +212,7 @@ def _named_layout(
     value, found = measured[0]
     _refuse_bands_side_by_side(table, header, measured)
     columns = {"time": time, "value": value}
-    if (err := _error_place(names, value)) is not None:
+    if (err := _error_index(names, value)) is not None:
         columns["err"] = err
     layout = Layout(
         "ipac" if table.ipac else "named-columns",
@@ -221,18 +223,18 @@ def _named_layout(
         band_in(header[value]) or (header[value] if header[value] in _LETTERS else None),
         archive.name,
     )
-    layout = _with_places(layout)
+    layout = _with_indices(layout)
     return _signed(table, layout) if layout.quantity == "mag" else _paired(layout, measured)
 
 
-def _time_place(table: TextTable, names: Sequence[str]) -> int | None:
+def _time_index(table: TextTable, names: Sequence[str]) -> int | None:
     """The column of the time: one that names its frame before others, numbers before texts."""
-    found = [place for place, name in enumerate(names) if names_time(name)]
+    found = [index for index, name in enumerate(names) if names_time(name)]
     sample = [cells for _, cells in table.rows[:20]]
 
-    def rank(place: int) -> tuple[bool, bool]:
-        cells = [cells[place] for cells in sample if place < len(cells)]
-        return not any(math.isfinite(number(cell)) for cell in cells), not names_frame(names[place])
+    def rank(index: int) -> tuple[bool, bool]:
+        cells = [cells[index] for cells in sample if index < len(cells)]
+        return not any(math.isfinite(number(cell)) for cell in cells), not names_frame(names[index])
 
     return min(found, key=rank, default=None)
 
@@ -243,16 +245,16 @@ def _measured(
     """Places of what may be the measured value, the first choice first."""
     dia = any(name.startswith("dia_") for name in names)
     found: list[tuple[int, Quantity]] = []
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         kind = quantity_of(name) if role_of(name) is None and not names_time(name) else None
         if kind is None or any(is_error(name, names[other]) > 1 for other, _ in found):
             continue
         if name in ("m", "f") and not any(is_error(other, name) > 1 for other in names):
             continue
-        found.append((place, "delta_flux" if dia and name.startswith("psf_flux") else kind))
+        found.append((index, "delta_flux" if dia and name.startswith("psf_flux") else kind))
     if not found:
-        letters = [place for place, name in enumerate(header) if name in _LETTERS and names[place]]
-        found = [(place, "mag") for place in letters if _error_place(names, place) is not None]
+        letters = [index for index, name in enumerate(header) if name in _LETTERS and names[index]]
+        found = [(index, "mag") for index in letters if _error_index(names, index) is not None]
     return sorted(found, key=lambda one: _rank(names[one[0]], archive))
 
 
@@ -267,7 +269,7 @@ def _fits(found: Quantity, wanted: Quantity) -> bool:
 def _refuse_bands_side_by_side(
     table: TextTable, header: Sequence[str], measured: Sequence[tuple[int, Quantity]]
 ) -> None:
-    bands = {header[place]: band_in(header[place]) for place, _ in measured}
+    bands = {header[index]: band_in(header[index]) for index, _ in measured}
     if bands[header[measured[0][0]]] and len({band for band in bands.values() if band}) > 1:
         raise SchemaError(
             f"{table.path}: columns {', '.join(bands)} hold several bands side by side: write one "
@@ -275,11 +277,11 @@ def _refuse_bands_side_by_side(
         )
 
 
-def _error_place(names: Sequence[str], value: int) -> int | None:
+def _error_index(names: Sequence[str], value: int) -> int | None:
     sure = {
-        place: is_error(name, names[value])
-        for place, name in enumerate(names)
-        if name and place != value and role_of(name) is None
+        index: is_error(name, names[value])
+        for index, name in enumerate(names)
+        if name and index != value and role_of(name) is None
     }
     best = max(sure, key=sure.__getitem__, default=None)
     return best if best is not None and sure[best] else None
@@ -289,25 +291,25 @@ def _asides(
     names: Sequence[str], archive: _Archive, taken: frozenset[int]
 ) -> dict[Role, tuple[int, ...]]:
     found: dict[Role, tuple[int, ...]] = {}
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         role = archive.asides.get(name) or role_of(name)
-        if role and name and place not in taken and name not in archive.unused:
-            found[role] = (*found.get(role, ()), place)
+        if role and name and index not in taken and name not in archive.unused:
+            found[role] = (*found.get(role, ()), index)
     return found
 
 
-def _with_places(layout: Layout) -> Layout:
+def _with_indices(layout: Layout) -> Layout:
     """Move what one column has from ``asides`` to ``columns``; read the marks of VizieR."""
     asides, columns = dict(layout.asides), dict(layout.columns)
     for role in ("ra", "dec", "sign", "zero_point"):
-        if places := asides.pop(role, None):
-            columns[role] = places[0]
+        if indices := asides.pop(role, None):
+            columns[role] = indices[0]
     value = layout.name("value")
-    for place, name in enumerate(layout.names):
-        if place not in layout.read and name == f"l_{value}":
-            asides["limit"] = (*asides.get("limit", ()), place)
-        if place not in layout.read and name in {f"{letter}_{value}" for letter in "qfu"}:
-            asides["flags"] = (*asides.get("flags", ()), place)
+    for index, name in enumerate(layout.names):
+        if index not in layout.read and name == f"l_{value}":
+            asides["limit"] = (*asides.get("limit", ()), index)
+        if index not in layout.read and name in {f"{letter}_{value}" for letter in "qfu"}:
+            asides["flags"] = (*asides.get("flags", ()), index)
     if layout.quantity not in ("flux", "delta_flux"):
         columns.pop("zero_point", None)
     return replace(layout, columns=columns, asides=asides)
@@ -324,35 +326,41 @@ def _signed(table: TextTable, layout: Layout) -> Layout:
     corrected = f"{layout.name('value')}_corr"
     if corrected not in layout.names:
         return replace(layout, quantity="diff_mag")
-    place = layout.names.index(corrected)
+    index = layout.names.index(corrected)
     measured = _usable(table, layout.columns["value"])
-    if 2 * len(measured & _usable(table, place)) <= len(measured):
+    if 2 * len(measured & _usable(table, index)) <= len(measured):
         return replace(layout, quantity="diff_mag")
-    errors = [_error_place(layout.names, place)]
+    errors = [_error_index(layout.names, index)]
     errors += [at for at, name in enumerate(layout.names) if name in _EXTENDED]
     known = [at for at in errors if at is not None]
     columns = {key: at for key, at in layout.columns.items() if key not in ("sign", "err")}
     if known:
         columns["err"] = max(known, key=lambda at: len(_usable(table, at)))
-    return replace(layout, columns=columns | {"value": place})
+    return replace(layout, columns=columns | {"value": index})
 
 
-def _usable(table: TextTable, place: int) -> set[int]:
+def _usable(table: TextTable, index: int) -> set[int]:
     """Rows whose cell is a number that does not mean "not measured"."""
     return {
         row
         for row, (_, cells) in enumerate(table.rows)
-        if place < len(cells) and number(cells[place]) < UNMEASURED
+        if index < len(cells) and number(cells[index]) < UNMEASURED
     }
 
 
 def _paired(layout: Layout, measured: Sequence[tuple[int, Quantity]]) -> Layout:
-    """Recognise pySIS, which has difference flux and magnitude side by side."""
-    mag = next((place for place, kind in measured if kind == "mag"), None)
+    """Recognise pySIS, which has difference flux and magnitude side by side.
+
+    The line between the two holds for one star, band and source. Of a table with a column that may
+    hold several, the magnitudes are read.
+    """
+    mag = next((index for index, kind in measured if kind == "mag"), None)
     if layout.quantity != "delta_flux" or mag is None:
         return layout
-    err = _error_place(layout.names, mag)
+    err = _error_index(layout.names, mag)
     if err is None or err == layout.columns.get("err"):
         return layout
+    if not {"star", "id", "band", "source"}.isdisjoint(layout.asides):
+        return replace(layout, quantity="mag", columns=layout.columns | {"value": mag, "err": err})
     form = "ipac" if layout.format == "ipac" else "kmtnet-pysis"
     return replace(layout, format=form, columns=layout.columns | {"mag": mag, "mag_err": err})

@@ -64,12 +64,12 @@ _ROLES: Final[dict[Role, str]] = {
 
 _OF_VALUE: Final = (
     "(relative|rel|calibrated|cal|corrected|corr|psf|aperture|aper|ap|auto|instrumental|inst"
-    "|apparent|app|mean)"
+    "|apparent|app|mean|total|tot)"
 )
 _MAG: Final = rf"{_OF_VALUE}?_?mag(nitude)?s?(_?{_OF_VALUE})*"
 _BAND_MAG: Final = r"([ugrizyvbjhk])_?mag|mag_?([ugrizyvbjhk])"
 _FLUX: Final = (
-    rf"(sap|pdcsap|kspsap|total|tot|norm(ali[sz]ed)?|raw|detrended|sci(ence)?|{_OF_VALUE})?_?flux"
+    rf"(sap|pdcsap|kspsap|norm(ali[sz]ed)?|raw|detrended|sci(ence)?|{_OF_VALUE})?_?flux"
     rf"(_?{_OF_VALUE})*|pdcsap|sap|counts?"
 )
 _DELTA_FLUX: Final = r"(psf_?|force)?(delta|diff|difference|diffim)_?flux|d_?flux|forcediffimflux"

@@ -89,9 +89,9 @@ def part_series(
     """
     table = _Table(path, layout, rows)
     ra, dec = table.positions()
-    stars, star_places = table.stars(_apart(ra, dec) if np.isfinite(ra).all() else None)
-    bands, band_places = table.bands()
-    sources, source_places = table.sources(star_places)
+    stars, star_indices = table.stars(_apart(ra, dec) if np.isfinite(ra).all() else None)
+    bands, band_indices = table.bands()
+    sources, source_indices = table.sources(star_indices)
     for option, given, found in (("--star", star, stars), ("--band", band, bands)):
         if given and len(several := sorted({name for name in found if name})) > 1:
             raise SchemaError(
@@ -110,9 +110,9 @@ def part_series(
     groups: dict[Labels, int] = {}
     group = np.array([groups.setdefault(one, len(groups)) for one in labels], dtype=np.int64)  # type: ignore[arg-type]
     coordinates = _coordinates(path, [one[0] for one in labels], ra, dec)
-    places = {"star": star_places, "band": band_places, "source": source_places}
-    table.require_read({place for several in places.values() for place in several}, group)
-    return Series(group, tuple(groups), coordinates, tuple(table.notes(places)))
+    indices = {"star": star_indices, "band": band_indices, "source": source_indices}
+    table.require_read({index for several in indices.values() for index in several}, group)
+    return Series(group, tuple(groups), coordinates, tuple(table.notes(indices)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,8 @@ class _Table:
     layout: Layout
     rows: Rows
 
-    def column(self, place: int) -> list[str]:
-        return [row[place].strip() if place < len(row) else "" for row in self.rows]
+    def column(self, index: int) -> list[str]:
+        return [row[index].strip() if index < len(row) else "" for row in self.rows]
 
     def positions(self) -> tuple[FloatArray, FloatArray]:
         """Right ascension and declination in degrees, NaN where unknown; shape (n,) each."""
@@ -141,18 +141,18 @@ class _Table:
         """Name of each row's star, empty where unknown, and the column that says it."""
         asides = self.layout.asides
         candidates = (*asides.get("star", ()), *asides.get("id", ()))
-        for place in candidates:
-            names = self.column(place)
-            weak = place in asides.get("id", ())
-            if any(names) and not (weak and self._numbers_rows(place, names, apart)):
-                return names, (place,)
+        for index in candidates:
+            names = self.column(index)
+            weak = index in asides.get("id", ())
+            if any(names) and not (weak and self._numbers_rows(index, names, apart)):
+                return names, (index,)
         return [""] * len(self.rows), ()
 
-    def _numbers_rows(self, place: int, names: Sequence[str], apart: float | None) -> bool:
+    def _numbers_rows(self, index: int, names: Sequence[str], apart: float | None) -> bool:
         """Whether a column ``id`` numbers rows, or series of one star, rather than stars."""
         if apart is not None and apart > SAME_PLACE_ARCSEC:
             return False
-        if self.layout.names[place] == "oid":
+        if self.layout.names[index] == "oid":
             return self._is_ztf_series(names, apart)
         return len(set(names)) == len(names) > 2
 
@@ -165,38 +165,40 @@ class _Table:
         numbers = set(names)
         if not all(name.isdigit() for name in numbers):
             return False
-        one_place = apart is not None and apart <= SAME_PLACE_ARCSEC
+        one_index = apart is not None and apart <= SAME_PLACE_ARCSEC
         heads = {name[:-ZTF_OBJECT_DIGITS] for name in numbers}
-        return one_place or (len(heads) == len(numbers) and "" not in heads)
+        return one_index or (len(heads) == len(numbers) and "" not in heads)
 
     def bands(self) -> tuple[list[str], tuple[int, ...]]:
-        for place in self.layout.asides.get("band", ()):
-            names = self.column(place)
+        for index in self.layout.asides.get("band", ()):
+            names = self.column(index)
             if any(names):
-                if self.layout.names[place] == "fid":
+                if self.layout.names[index] == "fid":
                     plain = [name.removesuffix(".0") for name in names]
                     names = [FILTER_NUMBERS.get(name, name) for name in plain]
-                return names, (place,)
+                return names, (index,)
         return [self.layout.band or ""] * len(self.rows), ()
 
-    def sources(self, star_places: tuple[int, ...]) -> tuple[list[str], tuple[int, ...]]:
+    def sources(self, star_indices: tuple[int, ...]) -> tuple[list[str], tuple[int, ...]]:
         """Site, camera and field of each row, joined by ``/``."""
         ids = self.layout.asides.get("id", ())
         series = [
-            place for place in ids if place not in star_places and self.layout.names[place] == "oid"
+            index
+            for index in ids
+            if index not in star_indices and self.layout.names[index] == "oid"
         ]
-        places = (*self.layout.asides.get("source", ()), *series)
-        columns = [self.column(place) for place in places]
+        indices = (*self.layout.asides.get("source", ()), *series)
+        columns = [self.column(index) for index in indices]
         joined = ["/".join(filter(None, dict.fromkeys(cells))) for cells in zip(*columns)]  # noqa: B905
-        return joined or [""] * len(self.rows), places
+        return joined or [""] * len(self.rows), indices
 
     def require_read(self, used: set[int], group: IntArray) -> None:
         """Check that no column that was left unread may part rows of one series."""
-        for place, name in enumerate(self.layout.names):
-            role = self._suspicion(place, name, used)
+        for index, name in enumerate(self.layout.names):
+            role = self._suspicion(index, name, used)
             if not role:
                 continue
-            cells = self.column(place)
+            cells = self.column(index)
             if role == "the star" and len(set(cells)) > len(cells) / 2:
                 continue  # a number for each row
             for one in range(int(group.max(initial=-1)) + 1):
@@ -209,10 +211,10 @@ class _Table:
                     )
 
     def _suspicion(
-        self, place: int, name: str, used: set[int]
+        self, index: int, name: str, used: set[int]
     ) -> Literal["the band", "the star", "the error", ""]:
         layout = self.layout
-        if not name or place in used or place in layout.columns.values():
+        if not name or index in used or index in layout.columns.values():
             return ""
         role = role_of(name)
         if role == "band":
@@ -225,22 +227,22 @@ class _Table:
         )
         return "the error" if unknown_error and not of_another else ""
 
-    def notes(self, places: dict[str, tuple[int, ...]]) -> list[str]:
+    def notes(self, indices: dict[str, tuple[int, ...]]) -> list[str]:
         """Which columns name star, band and source, and which were not read."""
         names, asides = self.layout.names, self.layout.asides
         where = [
-            f"{role} from {', '.join(names[place] for place in several)}"
-            for role, several in places.items()
+            f"{role} from {', '.join(names[index] for index in several)}"
+            for role, several in indices.items()
             if several
         ]
-        read = {place for several in places.values() for place in several}
+        read = {index for several in indices.values() for index in several}
         read |= {*self.layout.columns.values(), *asides.get("flags", ()), *asides.get("limit", ())}
-        unread = [name for place, name in enumerate(names) if name and place not in read]
+        unread = [name for index, name in enumerate(names) if name and index not in read]
         return [*where, *([f"columns not read: {_some(unread)}"] if unread else [])]
 
 
 def _apart(ra: FloatArray, dec: FloatArray) -> float:
-    """Largest distance from the middle of some places, arcsec; 0 where none is known."""
+    """Largest distance from the middle of some positions, arcsec; 0 where none is known."""
     known = np.isfinite(ra)
     if not known.any():
         return 0.0
@@ -267,7 +269,7 @@ def _coordinates(
             raise SchemaError(
                 f"{path}: rows of star {printable(star)} lie {apart:.3g} arcsec from "
                 "their middle: several stars, and no column star or id names them (or leave the "
-                "places out with --ignore-column)"
+                "positions out with --ignore-column)"
             )
         found[star] = (float(np.median(ra[at])), float(np.median(dec[at])))
     return found
