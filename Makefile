@@ -55,7 +55,7 @@ $(UV):
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 
 $(VENV)/.run: $(UV) pyproject.toml constraints.txt
-	$(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[plot]'
+	$(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[filter,plot]'
 	touch $@
 
 $(VENV)/.test: $(UV) pyproject.toml constraints.txt

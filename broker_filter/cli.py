@@ -17,6 +17,7 @@ import yaml
 
 from broker_filter.config import Kafka, load_settings, masked
 from broker_filter.errors import BrokerFilterError
+from broker_filter.extras import named_extras
 from broker_filter.service.worker import leave
 
 __all__ = ["main"]
@@ -40,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _status(args: argparse.Namespace) -> int:
     try:
-        return int(args.run(args))
+        with named_extras(f"broker-filter {args.command}"):
+            return int(args.run(args))
     except BrokerFilterError as error:
         print(f"broker-filter: {error}", file=sys.stderr)
         return EXIT_ERROR
@@ -61,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="broker-filter", description="Streaming microlensing filter for alert brokers."
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     run = _add(commands, "run", _run, "filter a stream until SIGTERM", "run --config config.yaml")
     run.add_argument("--config", type=Path, help="settings (YAML)")
     again = commands.add_parser("replay", help="publish an archive to a topic")

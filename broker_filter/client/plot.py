@@ -20,7 +20,8 @@ from broker_filter.alerts.alert import (
     mjd_to_datetime,
 )
 from broker_filter.alerts.build import Magnification, model_curves
-from broker_filter.errors import ConfigError
+from broker_filter.extras import require
+from broker_filter.inference.magnification import magnification
 from broker_filter.photometry.magnitudes import AB_ZERO_POINT
 from broker_filter.types import FloatArray
 
@@ -55,10 +56,7 @@ def require_matplotlib() -> None:
     ConfigError
         matplotlib is not installed; the message tells how to get it.
     """
-    try:
-        import matplotlib as mpl  # noqa: F401
-    except ImportError as error:
-        raise ConfigError("plots need matplotlib: pip install 'broker-filter[plot]'") from error
+    require("matplotlib", "plots")
 
 
 @contextmanager
@@ -77,16 +75,8 @@ def open_figure(path: Path, width: float, height: float) -> Iterator[Any]:
         figure.savefig(path, dpi=150)
 
 
-def _default_magnification() -> Magnification:
-    from broker_filter.inference.lens import (
-        magnification,  # here, so that other uses do not load torch
-    )
-
-    return magnification
-
-
 def plot_light_curve(
-    alert: Alert, path: Path | str, magnification: Magnification | None = None
+    alert: Alert, path: Path | str, magnify: Magnification = magnification
 ) -> None:
     """Draw the window's photometry with the posterior's models, and what the median leaves over.
 
@@ -95,15 +85,13 @@ def plot_light_curve(
     alert : Alert
     path : Path or str
         Where the picture goes; its ending tells the format, such as ``.png``.
-    magnification : Magnification or None
-        None for `broker_filter.inference.lens.magnification`.
+    magnify : Magnification
 
     Raises
     ------
     ConfigError
         matplotlib is not installed.
     """
-    magnify = magnification or _default_magnification()
     start = alert.window_start_mjd_tai
     grid = _grid(alert)
     low, median, high = np.quantile(

@@ -13,7 +13,7 @@ import fastavro
 from broker_filter.alerts.alert import QUANTILES, UNITS, Alert
 from broker_filter.alerts.codec import to_record
 from broker_filter.client.plot import plot_corner, plot_light_curve, require_matplotlib
-from broker_filter.errors import ConfigError
+from broker_filter.extras import named_extras
 from broker_filter.schemas import load_schema
 
 __all__ = ["ROW_GROUP", "Sink", "avro_sink", "parquet_sink", "plot_sink"]
@@ -80,13 +80,9 @@ def parquet_sink(path: Path) -> Iterator[Sink]:
     ConfigError
         pyarrow is not installed.
     """
-    try:
+    with named_extras("Parquet files"):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    except ImportError as error:
-        raise ConfigError(
-            "Parquet files need pyarrow: pip install 'broker-filter[parquet]'"
-        ) from error
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     schema = pa.schema(_arrow_fields(pa))

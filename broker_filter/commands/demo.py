@@ -25,7 +25,7 @@ from broker_filter.alerts.alert import Alert
 from broker_filter.client.plot import plot_corner, plot_light_curve
 from broker_filter.config import Batch, Kafka, MetricsSettings, Model, ScheduleSettings, Settings
 from broker_filter.decode.native import encode_block
-from broker_filter.inference.lens import magnification
+from broker_filter.inference.magnification import magnification
 from broker_filter.inference.threads import use_one_thread
 from broker_filter.inference.zoo import Entry
 from broker_filter.kafka.sink import Sink

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -18,26 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = [
-    "RHO_MAX",
-    "RHO_MIN",
-    "excess",
-    "excess_by_curve",
-    "excess_of",
-    "magnification",
-    "point_excess",
-]
+from broker_filter.inference.magnification import RHO_MAX, RHO_MIN, TABLE_PATH, Z_MAX
 
-RHO_MIN, RHO_MAX = 0.001, 10.0
-Z_MAX = 100.0
-TABLE_PATH = Path(__file__).with_name("lens_table.npy")
+__all__ = ["RHO_MAX", "RHO_MIN", "excess", "excess_by_curve", "magnification", "point_excess"]
 
 Array = TypeVar("Array", Tensor, NDArray[np.float64])
-
-
-def table_axes(n_rho: int, n_q: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Nodes of the table: rho, shape (n_rho,), and q = sign(z - 1) sqrt|z - 1|, shape (n_q,)."""
-    return np.geomspace(RHO_MIN, RHO_MAX, n_rho), np.linspace(-1.0, math.sqrt(Z_MAX - 1), n_q)
 
 
 @cache
@@ -87,11 +71,6 @@ def excess(u: Tensor, rho: Tensor) -> Tensor:
     inside = (offset < Z_MAX - 1) & (rho >= RHO_MIN)
     log_excess = _bilinear(table, row.clamp(0, n_rho - 1), column.clamp(0, n_q - 1))
     return torch.where(inside, torch.exp(log_excess), point_excess(u))
-
-
-def excess_of(u: NDArray[np.float64], rho: float) -> NDArray[np.float64]:
-    """`excess` for a numpy array ``u`` of any shape and one source radius."""
-    return excess(torch.from_numpy(u), torch.tensor(rho)).double().numpy()
 
 
 def excess_by_curve(u: Tensor, rho: Tensor) -> Tensor:

@@ -22,16 +22,16 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from broker_filter.errors import ModelError
-from broker_filter.inference.network import Network
+
+if TYPE_CHECKING:  # entries are listed and verified where torch is not installed, too
+    from torch import Tensor
+
+    from broker_filter.inference.network import Network
 
 __all__ = ["Card", "Entry", "find", "load", "model_ids", "verify", "write_entry"]
 
@@ -143,6 +143,10 @@ def load(entry: Entry, device: str = "cpu") -> Network:
         If config and weights do not fit each other, the device is missing, or the network gives
         other results than when it was filed.
     """
+    import torch
+
+    from broker_filter.inference.network import Network
+
     if device == "cuda" and not torch.cuda.is_available():
         raise ModelError("model.device is cuda but no GPU is usable; set it to cpu or mend the GPU")
     try:
@@ -187,6 +191,10 @@ def write_entry(
     ModelError
         If it cannot be written, as on a full disk; a former entry stays as it was.
     """
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
     network = network.cpu().float().eval()
     with torch.no_grad():
         ln_k, _ = network(windows, baseline_error)
@@ -229,6 +237,8 @@ def _put_in_place(staging: Path, path: Path) -> None:
 
 
 def _self_test(network: Network, path: Path, device: str) -> None:
+    import torch
+
     file = path / "self_test.safetensors"
     stored = _read_tensors(file, device)
     if set(stored) != {"x", "baseline_error", "ln_k"}:
@@ -292,6 +302,9 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def _read_tensors(file: Path, device: str = "cpu") -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
         tensors: dict[str, Tensor] = load_file(file, device=device)
     except (SafetensorError, OSError) as error:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from broker_filter.config import Packets
 from broker_filter.config_file import load_file
+from broker_filter.inference.magnification import RHO_MAX
 
 __all__ = ["QUARTER", "InjectionConfig", "Range", "read_config"]
 
@@ -67,8 +68,6 @@ class InjectionConfig(BaseModel):
 
     @model_validator(mode="after")
     def _physical(self) -> Self:
-        from broker_filter.inference.lens import RHO_MAX
-
         if self.u0.low < 0 or self.tE.low <= 0:
             raise ValueError("u0 must not be below 0, and tE must be larger than 0")
         if not 0 < self.rho.low <= self.rho.high <= RHO_MAX:

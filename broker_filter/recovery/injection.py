@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 
 from broker_filter.errors import ConfigError
+from broker_filter.inference.magnification import excess
 from broker_filter.recovery.config import QUARTER, InjectionConfig, Range
 from broker_filter.types import FloatArray, IntArray, Photometry, StarId
 
@@ -355,9 +356,7 @@ def _level(photometry: Photometry, rows: IntArray) -> float:
 
 def _excess(lens: Lens, times: FloatArray) -> FloatArray:
     """A(u, rho) - 1 at the given times, in float64."""
-    from broker_filter.inference.lens import excess_of
-
-    return excess_of(np.hypot(lens.u0, (times - lens.t0) / lens.tE), lens.rho)
+    return excess(np.hypot(lens.u0, (times - lens.t0) / lens.tE), lens.rho)
 
 
 def _hash(*parts: str) -> int:

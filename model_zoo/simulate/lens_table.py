@@ -12,7 +12,7 @@ import sys
 import numpy as np
 from numpy.typing import NDArray
 
-from broker_filter.inference.lens import TABLE_PATH, table_axes
+from broker_filter.inference.magnification import TABLE_PATH, table_axes
 
 __all__ = ["build", "disc_excess"]
 

@@ -224,7 +224,7 @@ def fail_to_move_in(path: Path, target: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("where", "what"),
-    [("broker_filter.inference.zoo.save_file", fail), ("pathlib.Path.rename", fail_to_move_in)],
+    [("safetensors.torch.save_file", fail), ("pathlib.Path.rename", fail_to_move_in)],
 )
 def test_an_interrupt_leaves_the_former_entry_and_nothing_else(
     entry: Path, monkeypatch: pytest.MonkeyPatch, where: str, what: Callable[..., object]
@@ -251,7 +251,7 @@ def full_disk_for_tensors(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     ("where", "what"),
     [
-        ("broker_filter.inference.zoo.save_file", full_disk_for_tensors),
+        ("safetensors.torch.save_file", full_disk_for_tensors),
         ("pathlib.Path.write_text", full_disk),
         ("tempfile.mkdtemp", full_disk),
     ],

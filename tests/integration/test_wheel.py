@@ -82,7 +82,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(
         *(BIN / "uv", "pip", "install", "--quiet", "--link-mode", "hardlink"),
         *("--python", environment / "bin" / "python"),
-        *("--constraint", REPOSITORY / "constraints.txt", f"{wheel}[plot]"),
+        *("--constraint", REPOSITORY / "constraints.txt", f"{wheel}[filter,plot]"),
         cwd=home,
     )
     return environment / "bin"
