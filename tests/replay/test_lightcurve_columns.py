@@ -220,6 +220,46 @@ class TestVizier:
         assert [one.reason for one in curve.rejected] == ["limit"]
 
 
+def test_aavso_observers_are_sources_and_fainter_than_is_a_limit(tmp_path):
+    header = (
+        "JD,Magnitude,Uncertainty,HQuncertainty,Band,Observer Code,Comment Code(s),Comp Star 1,"
+        "Airmass,Validation Flag,Star Name"
+    )
+    rows = [
+        f"{2459000.5 + i},{m},0.02,,V,{('ABC', 'XYZ')[i % 2]},,98,1.1,{v},NSV 1"
+        for i, (m, v) in enumerate([("12.1", "Z"), ("12.2", "V"), ("<13.0", "V"), ("12.1", "T")])
+    ]
+    curve = read(tmp_path, header, rows)
+    assert [(p.star[0], p.band, p.source) for p in curve.parts] == [
+        ("NSV 1", "V", "ABC"),
+        ("NSV 1", "V", "XYZ"),
+    ]
+    assert curve.parts[1].flags.tolist() == [0, 1]
+    assert [one.reason for one in curve.rejected] == ["limit"]
+
+
+def test_ztf_forced_photometry_is_scaled_by_the_zero_point_of_each_image(tmp_path):
+    header = (
+        "index, field, ccdid, qid, filter, pid, infobitssci, zpdiff, jd, forcediffimflux, "
+        "forcediffimfluxunc, procstatus"
+    )
+    rows = [
+        f"{i} 781 5 {1 + i // 3} ZTF_g 27{i} {16 * (i == 1)} {26.0 + i % 2} {2458270.9 + i} "
+        f"-71.3 20.5 0"
+        for i in range(6)
+    ]
+    rows.append("6 781 5 2 ZTF_g 277 0 26.0 2458279.9 null null 56")
+    curve = read(tmp_path, header, rows)
+    assert [(p.band, p.source, p.kind) for p in curve.parts] == [
+        ("ZTF_g", "781/5/1", "difference"),
+        ("ZTF_g", "781/5/2", "difference"),
+    ]
+    assert curve.parts[0].flux[:2] == pytest.approx(
+        [-71.3 * 10 ** (0.4 * 5.4), -71.3 * 10 ** (0.4 * 4.4)]
+    )
+    assert curve.parts[0].flags.tolist() == [0, 16, 0]
+
+
 def test_lsst_sources_have_microlensing_units_and_objects(tmp_path):
     header = "diaObjectId,midpointMjdTai,band,psfFlux,psfFluxErr"
     rows = [f"{7 + i // 3},{60000.5 + i},{'gr'[i % 2]},1500.5,20.5" for i in range(6)]
@@ -402,6 +442,20 @@ class TestUnread:
             read(tmp_path, f"star,band,mjd,mag,err,{name}", rows)
         same = [row[:-1] + "x" for row in rows]
         assert len(read(tmp_path, f"star,band,mjd,mag,err,{name}", same)) == 6
+
+    @pytest.mark.parametrize(
+        "name", ["Instrument/Telescope", "filter used", "CCD chip", "is rejected or not"]
+    )
+    def test_a_name_of_several_words_that_may_part_rows_is_refused(self, tmp_path, name):
+        rows = [f"{58000 + i},18,0.1,{'xy'[i % 2]}" for i in range(12)]
+        with pytest.raises(SchemaError, match=r"may hold .*, is not read"):
+            read(tmp_path, f"mjd,mag,err,{name}", rows)
+        assert len(read(tmp_path, f"mjd,mag,err,{name}", rows, ignore=[name])) == 12
+
+    @pytest.mark.parametrize("name", ["ccd_temperature", "telescope altitude", "limiting mag"])
+    def test_what_varies_with_time_parts_no_rows(self, tmp_path, name):
+        rows = [f"{58000 + i},18,0.1,{20 + i / 7:.3f}" for i in range(12)]
+        assert len(read(tmp_path, f"mjd,mag,err,{name}", rows)) == 12
 
     def test_bands_side_by_side_are_refused(self, tmp_path):
         with pytest.raises(SchemaError, match="several bands side by side"):

@@ -17,10 +17,11 @@ __all__ = ["degrees", "flag_values", "limit_values", "number"]
 _BOOLEANS: Final = {"true": 1, "t": 1, "yes": 1, "y": 1, "false": 0, "f": 0, "no": 0, "n": 0}
 _WORDS: Final = _BOOLEANS | {
     **dict.fromkeys(("g", "good", "ok", "clean", "-"), 0),
+    **dict.fromkeys(("v", "z", "u"), 0),  # AAVSO: validated, pre-validated, not yet; t: discrepant
     **dict.fromkeys(("b", "bad", "poor", "rejected", "fail", "failed", "x", ":", "::", "?"), 1),
 }
 _LIMITS: Final = _BOOLEANS | {"-": 0, "0": 0, "1": 1, ">": 1, "<": 1, "u": 1, "ul": 1, "limit": 1}
-_POSITIVE: Final = re.compile(r"(is_?)?(good|ok|accepted|det(ected|ection)?)|use|used")
+_POSITIVE: Final = re.compile(r"(is_?)?(good|ok|accepted|clean|det(ected|ection)?)|use|used")
 _FLAG_BITS: Final = 0xFFFF_FFFF
 _SHOWN: Final = 5  # values that a message names
 

@@ -18,6 +18,7 @@ __all__ = [
     "is_error",
     "is_row_id",
     "looks_like_error",
+    "may_part",
     "nanojansky",
     "quantity_of",
     "role_of",
@@ -45,7 +46,7 @@ _ROLES: Final[dict[Role, str]] = {
     ),
     "flags": (
         r"([a-z0-9]+_)*flags?(_[a-z0-9]+)*|catflags|qflag|([a-z]+_)*quality|qual|grade|dq|bit_?mask"
-        r"|infobits(_?sci)?|mask(ed)?|(is_?)?(bad|good|ok|saturated|rejected|accepted|dubious)"
+        r"|infobits(_?sci)?|mask(ed)?|(is_?)?(bad|good|ok|clean|saturated|rejected|accepted|dubious)"
         r"|rejected_by_[a-z]+|use|used"
     ),
     "limit": (
@@ -75,6 +76,17 @@ _FLUX: Final = (
 _DELTA_FLUX: Final = r"(psf_?|force)?(delta|diff|difference|diffim)_?flux|d_?flux|forcediffimflux"
 _JANSKY: Final = re.compile(r"(.*?)_?(n|nano|u|micro|m|milli|)_?(jy|jansky)")
 _UNITS: Final = {"n": 1.0, "nano": 1.0, "u": 1e3, "micro": 1e3, "m": 1e6, "milli": 1e6, "": 1e9}
+
+_PARTING: Final = {
+    "the band": frozenset({"band", "filter", "filt", "passband", "bandpass"}),
+    "the instrument": frozenset(
+        {"telescope", "tel", "instrument", "inst", "site", "camera", "cam", "observatory"}
+        | {"detector", "ccd", "chip", "station"}
+    ),
+    "limits": frozenset({"upper", "limit", "limits", "upperlimit", "nondetection"}),
+    "flags": frozenset({"bad", "good", "reject", "rejected", "saturated"}),
+}
+"""Words by which a column of another name may be recognised, and what it may hold."""
 
 _GREEK: Final = {0xB5: "u", 0x3BC: "u", 0x394: "delta", 0x3B4: "delta", 0x3C3: "sigma"}
 _PREFIX: Final = re.compile(r"(?:err(?:or)?|sigma|sig|unc(?:ertainty)?|std|e|d)_?(.*)")
@@ -153,6 +165,12 @@ def looks_like_error(name: str) -> bool:
     return bool(_ERROR_WORDS.intersection(name.split("_"))) or bool(
         re.fullmatch(r"(mag|flux|m|f|sigma)[a-z]*(err|unc|sig)|(sigma|err)(mag|flux)?[a-z]*", name)
     )
+
+
+def may_part(name: str) -> str:
+    """What a column whose name is not known may hold that parts rows; empty for nothing."""
+    words = set(name.split("_"))
+    return next((what for what, known in _PARTING.items() if known & words), "")
 
 
 def is_row_id(name: str) -> bool:

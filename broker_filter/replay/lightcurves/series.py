@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from broker_filter.replay.lightcurves.names import (
     is_error,
     is_row_id,
     looks_like_error,
+    may_part,
     quantity_of,
     role_of,
 )
@@ -31,6 +32,7 @@ __all__ = ["Labels", "Series", "part_series"]
 
 SAME_PLACE_ARCSEC: Final = 5.0
 ZTF_OBJECT_DIGITS: Final = 8  # the last ones of an oid
+FEW: Final = 0.25  # values a row of what parts rows, where only a word of its name says so
 SHOWN: Final = 20
 
 Labels = tuple[str, str, str]  # star, band, source
@@ -199,8 +201,11 @@ class _Table:
             if not role:
                 continue
             cells = self.column(index)
-            if role == "the star" and len(set(cells)) > len(cells) / 2:
-                continue  # a number for each row
+            few = FEW * len(cells) if role_of(name) is None and role != "the error" else len(cells)
+            if role == "the star":
+                few = len(cells) / 2
+            if len(set(cells)) > max(few, 2):
+                continue  # a number for each row, or one that varies with time
             for one in range(int(group.max(initial=-1)) + 1):
                 inside = {cells[row] for row in np.flatnonzero(group == one)}
                 if len(inside) > 1:
@@ -210,9 +215,7 @@ class _Table:
                         f"what it holds, or leave it out with --ignore-column {name}"
                     )
 
-    def _suspicion(
-        self, index: int, name: str, used: set[int]
-    ) -> Literal["the band", "the star", "the error", ""]:
+    def _suspicion(self, index: int, name: str, used: set[int]) -> str:
         layout = self.layout
         if not name or index in used or index in layout.columns.values():
             return ""
@@ -225,7 +228,9 @@ class _Table:
         of_another = any(
             is_error(name, other) > 1 for other in layout.names if other and quantity_of(other)
         )
-        return "the error" if unknown_error and not of_another else ""
+        if unknown_error and not of_another:
+            return "the error"
+        return may_part(name) if role is None and not quantity_of(name) else ""
 
     def notes(self, indices: dict[str, tuple[int, ...]]) -> list[str]:
         """Which columns name star, band and source, and which were not read."""
