@@ -150,11 +150,14 @@ def exposures_alike(*tables: Table) -> None:
     Detections of earlier packets come without the length of their exposure, forced photometry of
     the same exposures with it.
     """
-    jd = np.concatenate([table["jd"] for table in tables])
     exposure_s = np.concatenate([table["exptime"] for table in tables])
-    exposure_s = np.where(_is_length(exposure_s), exposure_s, -np.inf)
+    known = _is_length(exposure_s)
+    if not (known & (exposure_s != EXPOSURE_S)).any():
+        return  # all are as long as those of unknown length are taken to be
+    exposure_s = np.where(known, exposure_s, -np.inf)
+    jd = np.concatenate([table["jd"] for table in tables])
     order = np.argsort(jd, kind="stable")
-    first = np.diff(jd[order], prepend=-np.inf) >= SAME_EPOCH_DAYS
+    first = ~(np.diff(jd[order], prepend=-np.inf) < SAME_EPOCH_DAYS)  # NaN is like no other
     if first.all():
         return
     longest = np.maximum.reduceat(exposure_s[order], np.flatnonzero(first))
