@@ -124,7 +124,7 @@ def packets(folder: Path) -> Iterator[Record]:
     """Files byte for byte; rows of Parquet as a replay makes packets of them."""
     for path in packet_files(folder):
         if path.suffix == ".parquet":
-            yield from (Record(0.0, value) for _, value, _ in rows(path))
+            yield from (Record(0.0, value) for _, value, _ in rows(path, lambda _: None))
         else:
             assert is_packets(path)
             yield Record(0.0, path.read_bytes())
