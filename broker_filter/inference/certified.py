@@ -81,7 +81,9 @@ class LikelihoodRatio:
         self._weight = weight
         self._residual_sum, self._weight_sum = float(residual.sum()), float(weight.sum())
         self._variance = baseline_error**2
-        self._null = self._baseline_term(torch.tensor(0.0), torch.tensor(0.0), torch.tensor(0.0))
+        # float64: at a large offset from the baseline it is the difference of large numbers.
+        nothing = torch.zeros((), dtype=torch.float64)
+        self._null = self._baseline_term(nothing, nothing, nothing)
 
     def __call__(self, theta: Tensor) -> Tensor:
         """Natural log of the ratio, shape (n,), float64, for ``theta`` of shape (n, 5)."""

@@ -47,6 +47,12 @@ def sampler() -> FlowSampler:
     return FlowSampler(estimator)
 
 
+def test_an_event_long_past_says_nothing_however_far_the_flux_is_from_the_baseline() -> None:
+    x = make_window(None, 1e-4, seed=5, scale=1.03)
+    past = torch.tensor([[-1e6, 1.0, -1.0, -1.0, 0.5]])
+    assert float(LikelihoodRatio(x, 0.02, DAYS)(past)) == pytest.approx(0.0, abs=1e-5)
+
+
 @pytest.mark.parametrize("baseline_error", [0.0, 0.002, 0.01])
 def test_the_likelihood_ratio_is_that_of_the_full_covariance(baseline_error: float) -> None:
     theta = [9.0, 0.4, 0.3, -0.5, 0.6]
