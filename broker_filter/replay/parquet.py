@@ -33,7 +33,9 @@ _AVRO_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 BATCH_ROWS: Final = 8  # a row of a deep field takes megabytes as Python objects
 
 
-def rows(path: Path, report: Report) -> Iterator[tuple[str, bytes, Mapping[str, Any]]]:
+def rows(
+    path: Path, report: Report = lambda _: None
+) -> Iterator[tuple[str, bytes, Mapping[str, Any]]]:
     """Name and bytes of each row, and the fields of it that hold the time.
 
     Parameters
