@@ -1,27 +1,22 @@
-"""Magnification of a finite uniform source by a point lens, from a table.
+"""Magnification of a finite uniform source by a point lens, from a table, in torch.
 
-The table holds ln(A - 1) of a uniform disc for 0.001 <= rho <= 10 and u <= 100 rho. It is made by
-``model_zoo.simulate.lens_table`` from a quadrature that is exact to 1e-8. Its columns are equally
-spaced in sign(z - 1) sqrt|z - 1| with z = u / rho, which resolves the limb z = 1, where the
-magnification bends without limit. Outside the table the source is a point.
+For the networks; all else takes `broker_filter.inference.magnification`, which reads the same
+table and says how it is laid out. ``model_zoo.simulate.lens_table`` makes the table from a
+quadrature that is exact to 1e-8. Outside of it the source is a point.
 """
 
 from __future__ import annotations
 
 import math
 from functools import cache
-from typing import TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from broker_filter.inference.magnification import RHO_MAX, RHO_MIN, TABLE_PATH, Z_MAX
 
-__all__ = ["RHO_MAX", "RHO_MIN", "excess", "excess_by_curve", "magnification", "point_excess"]
-
-Array = TypeVar("Array", Tensor, NDArray[np.float64])
+__all__ = ["RHO_MAX", "RHO_MIN", "excess", "excess_by_curve", "point_excess"]
 
 
 @cache
@@ -103,31 +98,6 @@ def excess_by_curve(u: Tensor, rho: Tensor) -> Tensor:
     points = outside.view(-1).nonzero()[:, 0]
     result.view(-1)[points] = point_excess(u.reshape(-1)[points])
     return result
-
-
-def magnification(u: Array, rho: float | Array) -> Array:
-    """A(u, rho) of a uniform disc, for torch tensors and numpy arrays alike.
-
-    Parameters
-    ----------
-    u : Tensor or ndarray, any shape
-        Separation in Einstein radii, finite, u >= 0.
-    rho : float or array, broadcast against ``u``
-        Source radius in Einstein radii, 0 < rho <= 10.
-
-    Raises
-    ------
-    ValueError
-        If ``u`` or ``rho`` leaves these limits.
-    """
-    u_tensor = torch.as_tensor(u)
-    rho_tensor = torch.as_tensor(rho, dtype=torch.float32, device=u_tensor.device)
-    if not bool(torch.isfinite(u_tensor).all()) or bool((u_tensor < 0).any()):
-        raise ValueError("u must be finite and not negative")
-    if not bool(((rho_tensor > 0) & (rho_tensor <= RHO_MAX)).all()):
-        raise ValueError(f"rho must lie in (0, {RHO_MAX:g}]")
-    result = 1 + excess(u_tensor, rho_tensor)
-    return result if isinstance(u, Tensor) else result.double().numpy()
 
 
 def _bilinear(table: Tensor, row: Tensor, column: Tensor) -> Tensor:

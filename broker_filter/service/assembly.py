@@ -21,7 +21,7 @@ from broker_filter.decode.registry import (
     filed_schemas,
     package_folder,
 )
-from broker_filter.inference.lens import magnification
+from broker_filter.inference.magnification import magnification
 from broker_filter.inference.scorer import Scorer
 from broker_filter.inference.zoo import Entry, find, verify
 from broker_filter.kafka.consumer import KafkaSource

@@ -12,7 +12,7 @@ from torch import Tensor
 from broker_filter.inference.certified import Certifier, LikelihoodRatio
 from broker_filter.inference.encoder import build_encoder
 from broker_filter.inference.flow_sampler import FlowSampler
-from broker_filter.inference.lens import magnification
+from broker_filter.inference.magnification import magnification
 from broker_filter.inference.posterior import build_estimator
 from broker_filter.inference.prior import BoxPrior
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from VBMicrolensing import VBMicrolensing
 
-from broker_filter.inference.lens import excess, excess_by_curve, magnification, point_excess
+from broker_filter.inference.lens import excess, excess_by_curve, point_excess
+from broker_filter.inference.magnification import magnification
 from model_zoo.simulate.lens_table import disc_excess
 
 RHOS = [0.001, 0.01, 0.1, 1.0, 2.0, 5.0, 10.0]

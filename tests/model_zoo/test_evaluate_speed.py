@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from broker_filter.inference.certified import LikelihoodRatio
-from broker_filter.inference.lens import magnification
+from broker_filter.inference.magnification import magnification
 from broker_filter.inference.network import Network
 from broker_filter.inference.network_input import split_padding
 from model_zoo.evaluate.measure import speed
