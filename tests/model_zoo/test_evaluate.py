@@ -205,7 +205,7 @@ def test_a_full_disk_leaves_the_card_as_it_was(
 
     monkeypatch.setitem(PARTS, "exact", lambda _: {"n": 3})
     monkeypatch.delitem(suite.PICTURES, "exact")
-    monkeypatch.setattr("broker_filter.inference.zoo.save_file", full)
+    monkeypatch.setattr("safetensors.torch.save_file", full)
     arguments = ["--parts", "exact", "--quick", "--quiet", "--update-card"]
     out = ["--out", str(tmp_path / "report")]
     assert cli.main(["evaluate", str(copy.path), *arguments, *out]) == 2
