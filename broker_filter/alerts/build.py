@@ -50,7 +50,7 @@ _NAMESPACE = uuid.UUID("5e0f7c1d-64d8-4c55-9c7d-0c2f6b1f7a31")
 
 
 class Magnification(Protocol):
-    """A(u, rho) of a finite source, such as `broker_filter.inference.lens.magnification`."""
+    """A(u, rho) of a finite source, as in `broker_filter.inference.magnification`."""
 
     def __call__(self, u: FloatArray, rho: FloatArray, /) -> FloatArray:
         """Magnify; ``rho`` (Einstein radii) is broadcast against ``u`` (Einstein radii, u >= 0)."""
