@@ -17,6 +17,7 @@ __all__ = [
     "PARAMETERS",
     "AlertState",
     "DeadLetter",
+    "Fit",
     "FloatArray",
     "Headers",
     "IntArray",
@@ -24,6 +25,7 @@ __all__ = [
     "OutgoingMessage",
     "Partition",
     "Photometry",
+    "SourceFit",
     "StarId",
     "WindowBatch",
 ]
@@ -183,3 +185,72 @@ class WindowBatch:
     def valid(self) -> NDArray[np.bool_]:
         """Shape (B, N): true where a column holds an epoch."""
         return np.asarray(np.arange(self.mjd_tai.shape[1])[None, :] < self.n[:, None])
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFit:
+    """How the best curve meets the epochs of one source (site, camera or field) of one band.
+
+    Parameters
+    ----------
+    band, source : str
+    n : int
+        Epochs of this source.
+    f_s : float
+        Share of this source's baseline flux that is lensed, at the maximum of the likelihood.
+    baseline : float
+        Flux of the constant star in units of the assumed baseline, there too.
+    chi2 : float
+    """
+
+    band: str
+    source: str
+    n: int
+    f_s: float
+    baseline: float
+    chi2: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """The exact posterior and Bayes factor of a lens for the epochs of one star.
+
+    Parameters
+    ----------
+    t_start : float, MJD TAI
+        Zero of t0.
+    samples : ndarray, shape (S, 5), float32
+        Equally weighted; columns `PARAMETERS`, with f_s that of the source that says most.
+    sources : tuple of SourceFit
+    f_s : ndarray, shape (S, len(sources)), float32
+        Of each source, drawn with the samples.
+    log10_k, log10_k_error : float
+        Unbiased estimate of K, and its Monte Carlo standard error in dex.
+    effective_sample_size : float
+    converged : bool
+        Whether the samples suffice; ``reason`` says why not, and is empty where they do.
+    best : ndarray, shape (5,), float64
+        Maximum of the likelihood inside the prior, columns `PARAMETERS`.
+    chi2 : float
+        Of the best curve, each source with its own f_s and baseline.
+    degrees_of_freedom : int
+    p_value : float
+        Probability of a larger chi2 where the best curve is true and the errors are.
+    autocorrelation : float
+        Of neighbouring residuals; 0 for white noise.
+    """
+
+    t_start: float
+    samples: NDArray[np.float32]
+    sources: tuple[SourceFit, ...]
+    f_s: NDArray[np.float32]
+    log10_k: float
+    log10_k_error: float
+    effective_sample_size: float
+    converged: bool
+    reason: str
+    best: FloatArray
+    chi2: float
+    degrees_of_freedom: int
+    p_value: float
+    autocorrelation: float
