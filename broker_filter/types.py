@@ -152,6 +152,13 @@ class WindowBatch:
         their mean, weighted as the window's points are.
     relative : ndarray, shape (B,), bool
         True where the photometry came in units of the baseline, so that nJy are unknown.
+    source : ndarray, shape (B, N), int16
+        Which of the window's sources each point comes from: an index into its ``sources``.
+    sources : list of tuple of str, length B
+        Names of each window's sources, "NAME (difference)" where only difference flux is known.
+    source_level, source_error : ndarray, shape (B, D), float64
+        Flux of the quiet star in each source (nJy, or 1 in relative units), the unit of its
+        points, and its 1-sigma error in that unit; NaN where there are fewer than D sources.
     """
 
     slot: IntArray
@@ -168,6 +175,10 @@ class WindowBatch:
     baseline_err: FloatArray
     baseline_error: FloatArray
     relative: NDArray[np.bool_]
+    source: NDArray[np.int16]
+    sources: list[tuple[str, ...]]
+    source_level: FloatArray
+    source_error: FloatArray
 
     def __len__(self) -> int:
         return len(self.star)

@@ -140,8 +140,7 @@ def _joined_others(gathered: Sequence[_Gathered]) -> tuple[WindowBatch | None, I
 
 
 def _joined(batches: Sequence[WindowBatch]) -> WindowBatch:
-    """Batches one after the other, padded to the widest."""
-    width = max(batch.mjd_tai.shape[1] for batch in batches)
+    """Batches one after the other, each column padded to the widest."""
 
     def stacked(name: str) -> Any:  # noqa: ANN401  lists and arrays of several types
         columns = [getattr(batch, name) for batch in batches]
@@ -149,6 +148,7 @@ def _joined(batches: Sequence[WindowBatch]) -> WindowBatch:
             return list(chain.from_iterable(columns))
         if columns[0].ndim == 1:
             return np.concatenate(columns)
+        width = max(column.shape[1] for column in columns)
         rows = [np.pad(column, ((0, 0), (0, width - column.shape[1]))) for column in columns]
         return np.concatenate(rows)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from zlib import crc32
 
@@ -35,6 +35,7 @@ class SourceTable:
 
     def __init__(self) -> None:
         self._code: dict[tuple[str, bool, bool], int] = {}
+        self._label: list[str] = []
         self.relative = np.zeros(0, np.bool_)
         self.difference = np.zeros(0, np.bool_)
         self.rank = np.zeros(0, np.int64)
@@ -50,6 +51,7 @@ class SourceTable:
 
     def _enter(self, key: tuple[str, bool, bool]) -> int:
         code = self._code[key] = len(self._code)
+        self._label.append(f"{key[0]} (difference)" if key[2] else key[0])
         self.relative = np.append(self.relative, key[1])
         self.difference = np.append(self.difference, key[2])
         # Both kinds of one camera are neighbours, so that one can take the other's place.
@@ -60,6 +62,10 @@ class SourceTable:
         if other >= 0:
             self.other[other] = code
         return code
+
+    def names(self, codes: Iterable[int]) -> tuple[str, ...]:
+        """Names of sources as readers see them."""
+        return tuple(self._label[code] for code in codes)
 
     def state(self) -> dict[str, Column]:
         """A copy of the sources, as columns for a snapshot."""

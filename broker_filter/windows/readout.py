@@ -26,6 +26,8 @@ MAX_SIGNIFICANCE: Final = 1e7
 """Points that are not between these bounds, in baselines and in errors, are left out: products of
 their squares leave the range of float32, and no star does such a thing."""
 
+LAST: Final = np.iinfo(np.int64).max
+
 
 @dataclass(frozen=True, slots=True)
 class Units:
@@ -67,6 +69,8 @@ class Reading:
     which : ndarray, shape (B, N), or (B, 1) where there is one track, int64
         Track of each point, as a column of ``units``.
     units : Units
+    code : ndarray, shape (B, D), int64
+        Number of each track's source, -1 where there is no track.
     losses : mapping of str to int
         What could not be read: ``no_baseline`` and ``difference_without_reference`` of the sources
         of windows, ``not_finite`` of the points.
@@ -75,6 +79,7 @@ class Reading:
     window: Series
     which: IntArray
     units: Units
+    code: IntArray
     losses: Mapping[str, int]
 
     def newest(self, column: FloatArray) -> FloatArray:
@@ -82,6 +87,10 @@ class Reading:
         last = np.minimum(self.window.n[:, None], self.which.shape[1]) - 1
         track = np.take_along_axis(self.which, np.maximum(last, 0), axis=1)
         return np.asarray(np.take_along_axis(column, track, axis=1)[:, 0])
+
+    def source(self) -> NDArray[np.int16]:
+        """Track of each point, shape (B, N)."""
+        return np.broadcast_to(self.which, self.window.time.shape).astype(np.int16)
 
     def common_error(self) -> FloatArray:
         """Relative error of the weighted mean of the baselines of each window's tracks, shape (B,).
@@ -124,7 +133,8 @@ class Readout:
             "difference_without_reference": int((lost & difference).sum()),
             "not_finite": int((readable & ~good).sum()),
         }
-        return Reading(*_packed(window, which, good), units, losses)
+        code = np.where(track >= 0, self._tracks.source[track].astype(np.int64), -1)
+        return Reading(*_packed(window, which, good), units, code, losses)
 
     def _gather(self, slots: IntArray) -> tuple[Series, NDArray[np.uint16]]:
         """Points of windows as padded rows, and the source of each; padding repeats the last."""
@@ -148,9 +158,12 @@ class Readout:
         track = np.stack(columns, axis=1)
         if len(columns) == 1:
             return np.zeros((len(slots), 1), np.int64), track, window.n[:, None] > 0
+        # By name, whatever came first; rows without a track stay behind the others.
+        rank = np.where(track >= 0, self._sources.rank[self._tracks.source[track]], LAST)
+        track = np.take_along_axis(track, np.argsort(rank, axis=1, kind="stable"), axis=1)
         which, valid = np.zeros(source.shape, np.int64), _valid(window)
         present = np.zeros(track.shape, np.bool_)
-        for d, column in enumerate(columns):
+        for d, column in enumerate(track.T):
             mine = valid & (source == self._tracks.source[column][:, None])
             mine &= column[:, None] >= 0
             which[mine] = d

@@ -554,6 +554,13 @@ class WindowStore:
             baseline_err=reading.newest(reading.units.level_err)[kept],
             baseline_error=reading.common_error()[kept],
             relative=self._sources.relative[self._points.source[newest]],
+            source=reading.source()[kept][:, : part.time.shape[1]],
+            sources=[
+                self._sources.names(code for code in row if code >= 0)
+                for row in reading.code[kept].tolist()
+            ],
+            source_level=reading.units.level[kept],
+            source_error=reading.units.error[kept],
         )
 
     def state(self) -> dict[str, Column]:

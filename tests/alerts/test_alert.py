@@ -94,6 +94,10 @@ def window(relative: bool = False, offset: float = 0.0) -> WindowBatch:
         baseline_err=np.array([0.0, 0.001 if relative else 10.0]),
         baseline_error=np.array([0.0, 0.001]),
         relative=np.array([relative, relative]),
+        source=np.zeros(mjd.shape, np.int16),
+        sources=[("wfi",), ("wfi",)],
+        source_level=np.full((2, 1), 1.0 if relative else 10_000.0),
+        source_error=np.full((2, 1), 0.001),
     )
 
 

@@ -43,6 +43,10 @@ def windows(n: int, epochs: int) -> WindowBatch:
         baseline_err=np.full(n, 15.0),
         baseline_error=np.full(n, 0.001),
         relative=np.zeros(n, bool),
+        source=np.zeros(shape, np.int16),
+        sources=[("wfi",)] * n,
+        source_level=np.full((n, 1), 15_000.0),
+        source_error=np.full((n, 1), 0.001),
     )
 
 

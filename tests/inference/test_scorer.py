@@ -50,6 +50,10 @@ def make_batch(lengths: list[int], seed: int = 0) -> WindowBatch:
         baseline_err=np.full(len(n), 0.001),
         baseline_error=np.full(len(n), 0.001),
         relative=np.zeros(len(n), bool),
+        source=np.zeros(t.shape, np.int16),
+        sources=[("camera",)] * len(n),
+        source_level=np.ones((len(n), 1)),
+        source_error=np.full((len(n), 1), 0.001),
     )
 
 

@@ -31,6 +31,10 @@ def windows(lengths: list[int], name: str = "s") -> WindowBatch:
         baseline_err=np.ones(count),
         baseline_error=np.ones(count),
         relative=np.zeros(count, np.bool_),
+        source=np.zeros((count, width), np.int16),
+        sources=[("camera",)] * count,
+        source_level=np.ones((count, 1)),
+        source_error=np.ones((count, 1)),
     )
 
 

@@ -243,6 +243,24 @@ def test_sources_of_a_star_share_the_window_and_keep_their_baselines() -> None:
     assert (np.diff(batch.mjd_tai[0, :200]) > 0).all()
 
 
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_each_point_names_its_source_whichever_came_first(first: str) -> None:
+    store = WindowStore()
+    times = START + np.arange(30) / 50
+    of = {
+        "a": photometry([Epoch(1, t, 1000.0, 10, "a") for t in times], 1000.0),
+        "b": photometry([Epoch(1, t + 0.005, 3000.0, 30, "b") for t in times], 3000.0),
+    }
+    store.insert(of.pop(first))
+    store.insert(of.popitem()[1])
+    batch = read(store)
+    names = [batch.sources[0][i] for i in batch.source[0]]
+    assert names == ["a", "b"] * 30
+    level = dict(zip(batch.sources[0], batch.source_level[0], strict=True))
+    assert level == pytest.approx({"a": 1000.0, "b": 3000.0}, rel=1e-6)
+    np.testing.assert_allclose(batch.source_error[0], 0.001, rtol=0.5)
+
+
 def test_windows_without_a_baseline_are_left_out_and_counted() -> None:
     store = WindowStore()
     store.insert(photometry([Epoch(1, START + i / 10, -50.0) for i in range(20)], math.nan))
