@@ -26,6 +26,7 @@ __all__ = [
     "Partition",
     "Photometry",
     "SourceFit",
+    "StarEpochs",
     "StarId",
     "WindowBatch",
 ]
@@ -196,6 +197,37 @@ class WindowBatch:
     def valid(self) -> NDArray[np.bool_]:
         """Shape (B, N): true where a column holds an epoch."""
         return np.asarray(np.arange(self.mjd_tai.shape[1])[None, :] < self.n[:, None])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StarEpochs:
+    """Epochs of one star over an event, those of all its sources, in order of time.
+
+    Parameters
+    ----------
+    sources : tuple of (str, str)
+        Band and name of each source (site, camera or field); each has a baseline of its own.
+    level : ndarray, shape (D,), float64, nJy (1 in relative units)
+        Flux of the quiet star in each source, the unit of its points.
+    error : ndarray, shape (D,), float64
+        1-sigma error of ``level`` in that unit.
+    mjd_tai : ndarray, shape (n,), float64
+    flux, sigma : ndarray, shape (n,), float32
+        In units of the source's level.
+    source : ndarray, shape (n,), int16
+        Index into ``sources``.
+    """
+
+    sources: tuple[tuple[str, str], ...]
+    level: FloatArray
+    error: FloatArray
+    mjd_tai: FloatArray
+    flux: NDArray[np.float32]
+    sigma: NDArray[np.float32]
+    source: NDArray[np.int16]
+
+    def __len__(self) -> int:
+        return len(self.mjd_tai)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,236 @@
+"""Epochs of a star over a whole event, which lasts longer than a window.
+
+A window forgets what lies before its start; a fit needs rise, peak and decline. So while an event
+is open, what its windows held is kept here: each new window replaces what is known of its own
+span, and adds to it what came before. Flux is kept in units of the baselines as they were when
+the event opened, since the running baselines take up the event's own light later on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker_filter.errors import StateError
+from broker_filter.state.columns import (
+    Column,
+    Columns,
+    arrays_of,
+    packed,
+    packed_keys,
+    unpacked,
+    unpacked_keys,
+)
+from broker_filter.types import FloatArray, IntArray, StarEpochs, StarId, WindowBatch
+
+__all__ = ["MAX_EPOCHS", "epochs_from_columns", "epochs_of", "epochs_to_columns", "extended"]
+
+MAX_EPOCHS: Final = 2000
+"""Most epochs kept of one event; beyond, neighbours of one source are merged."""
+
+EventKey = tuple[str, StarId, str]
+
+
+def epochs_of(batch: WindowBatch, row: int) -> StarEpochs:
+    """What one window holds."""
+    n, names = int(batch.n[row]), batch.sources[row]
+    return StarEpochs(
+        tuple((batch.band[row], name) for name in names),
+        batch.source_level[row, : len(names)].copy(),
+        batch.source_error[row, : len(names)].copy(),
+        batch.mjd_tai[row, :n].copy(),
+        batch.flux[row, :n].copy(),
+        batch.sigma[row, :n].copy(),
+        batch.source[row, :n].copy(),
+    )
+
+
+def extended(
+    known: StarEpochs | None, batch: WindowBatch, row: int, limit: int = MAX_EPOCHS
+) -> StarEpochs:
+    """Epochs of an event with those of another window of one of its bands.
+
+    Parameters
+    ----------
+    known : StarEpochs or None
+        None at the start of an event.
+    batch : WindowBatch
+    row : int
+        The window: all that is known of its band from its start on is replaced by what it holds.
+    limit : int
+        Most epochs to keep. Older ones are merged first; those of the window stay whole as long
+        as there are no more of them alone.
+
+    Returns
+    -------
+    StarEpochs
+        In units of the baselines that ``known`` has; a source that is new brings its own.
+    """
+    window = epochs_of(batch, row)
+    if known is None:
+        return _thinned(window, limit, len(window))
+    band = np.array([its_band == batch.band[row] for its_band, _ in known.sources], np.bool_)
+    earlier = _taken(known, (known.mjd_tai < batch.t_start[row]) | ~band[known.source])
+    joined = _joined(earlier, window)
+    order = np.argsort(joined.mjd_tai, kind="stable")
+    own = order >= len(earlier)
+    return _thinned(_taken(joined, order), limit, int(own.sum()))
+
+
+def _joined(known: StarEpochs, window: StarEpochs) -> StarEpochs:
+    """Both, one after the other, each source in the unit in which it is known."""
+    index = {source: i for i, source in enumerate(known.sources)}
+    new = [i for i, source in enumerate(window.sources) if source not in index]
+    index |= {window.sources[i]: len(known.sources) + at for at, i in enumerate(new)}
+    mine = np.array([index[source] for source in window.sources], np.int16)
+    level = np.concatenate([known.level, window.level[new]])
+    error = np.concatenate([known.error, window.error[new]])
+    # A source whose baseline was not known has no points so far: it begins now.
+    begins = ~np.isfinite(level[mine])
+    level[mine[begins]], error[mine[begins]] = window.level[begins], window.error[begins]
+    factor = np.nan_to_num(window.level / level[mine], nan=1.0)[window.source].astype(np.float32)
+    return StarEpochs(
+        tuple(index),
+        level,
+        error,
+        np.concatenate([known.mjd_tai, window.mjd_tai]),
+        np.concatenate([known.flux, window.flux * factor]),
+        np.concatenate([known.sigma, window.sigma * factor]),
+        np.concatenate([known.source, mine[window.source]]),
+    )
+
+
+def _taken(epochs: StarEpochs, rows: IntArray | NDArray[np.bool_]) -> StarEpochs:
+    names = ("mjd_tai", "flux", "sigma", "source")
+    return replace(epochs, **{name: getattr(epochs, name)[rows] for name in names})
+
+
+def _thinned(epochs: StarEpochs, limit: int, newest: int) -> StarEpochs:
+    """No more than ``limit`` epochs (but one a source), merging the older ones first.
+
+    Parameters
+    ----------
+    epochs : StarEpochs
+        In order of time.
+    limit : int
+    newest : int
+        So many epochs at the end are merged only where the others do not suffice.
+    """
+    spared = newest
+    while len(epochs) > limit:
+        before = len(epochs)
+        epochs = _merged(epochs, before - limit, before - spared)
+        if len(epochs) == before:
+            if not spared:
+                break
+            spared = 0
+    return epochs
+
+
+def _merged(epochs: StarEpochs, surplus: int, end: int) -> StarEpochs:
+    """Merge up to ``surplus`` pairs of neighbours of one source among the first ``end`` epochs.
+
+    The closest pairs go first, so that what is dense is thinned and what is rare stays; no epoch
+    is in two pairs, and the last of each source is in none.
+    """
+    first, second = _pairs(epochs, end)
+    gap = epochs.mjd_tai[second] - epochs.mjd_tai[first]
+    chosen = np.argsort(gap, kind="stable")[:surplus]
+    if not len(chosen):
+        return epochs
+    first, second = first[chosen], second[chosen]
+    weight = epochs.sigma.astype(np.float64) ** -2
+    total = weight[first] + weight[second]
+
+    def mean(values: NDArray[Any]) -> FloatArray:
+        return np.asarray((weight[first] * values[first] + weight[second] * values[second]) / total)
+
+    time, flux, sigma = epochs.mjd_tai.copy(), epochs.flux.copy(), epochs.sigma.copy()
+    time[first], flux[first], sigma[first] = mean(time), mean(epochs.flux), total**-0.5
+    kept = np.ones(len(epochs), np.bool_)
+    kept[second] = False
+    merged = _taken(replace(epochs, mjd_tai=time, flux=flux, sigma=sigma), kept)
+    return _taken(merged, np.argsort(merged.mjd_tai, kind="stable"))
+
+
+def _pairs(epochs: StarEpochs, end: int) -> tuple[IntArray, IntArray]:
+    """Rows of neighbouring epochs of each source: its first and second, third and fourth, ..."""
+    first, second = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for source in range(len(epochs.sources)):
+        mine = np.flatnonzero(epochs.source == source)[:-1]
+        mine = mine[mine < end]
+        pairs = mine[: len(mine) // 2 * 2].reshape(-1, 2)
+        first.append(pairs[:, 0])
+        second.append(pairs[:, 1])
+    return np.concatenate(first), np.concatenate(second)
+
+
+_PER_EPOCH: Final = ("mjd_tai", "flux", "sigma", "source")
+
+
+def epochs_to_columns(found: Mapping[EventKey, StarEpochs]) -> dict[str, Column]:
+    """Write the epochs of events as columns for a snapshot."""
+    each = list(found.values())
+    sources = [source for one in each for source in one.sources]
+    return {
+        **packed_keys(found),
+        **packed("source_band", [band for band, _ in sources]),
+        **packed("source_name", [name for _, name in sources]),
+        "sources": np.array([len(one.sources) for one in each], np.int64),
+        "count": np.array([len(one) for one in each], np.int64),
+        "level": _stacked([one.level for one in each], np.float64),
+        "error": _stacked([one.error for one in each], np.float64),
+        "mjd_tai": _stacked([one.mjd_tai for one in each], np.float64),
+        "flux": _stacked([one.flux for one in each], np.float32),
+        "sigma": _stacked([one.sigma for one in each], np.float32),
+        "source": _stacked([one.source for one in each], np.int16),
+    }
+
+
+def _stacked(parts: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
+    return np.concatenate([np.empty(0, dtype), *parts])
+
+
+def epochs_from_columns(columns: Columns) -> dict[EventKey, StarEpochs]:
+    """Read what `epochs_to_columns` wrote; nothing where a snapshot is older than these columns.
+
+    Raises
+    ------
+    StateError
+        If columns are missing or contradict each other.
+    """
+    if not columns:
+        return {}
+    try:
+        arrays = arrays_of(columns)
+        return dict(zip(unpacked_keys(arrays), _unstacked(arrays), strict=True))
+    except (LookupError, ValueError, TypeError) as error:
+        raise StateError(f"the event epochs of the snapshot cannot be used: {error!r}") from error
+
+
+def _unstacked(arrays: Mapping[str, NDArray[Any]]) -> Iterator[StarEpochs]:
+    names = list(zip(unpacked("source_band", arrays), unpacked("source_name", arrays), strict=True))
+    of_source = _spans(arrays["sources"], len(names))
+    for by_source, by_epoch in zip(
+        of_source, _spans(arrays["count"], len(arrays["mjd_tai"])), strict=True
+    ):
+        columns = {name: arrays[name][by_epoch] for name in _PER_EPOCH}
+        sources = tuple(names[by_source])
+        if len({len(column) for column in columns.values()}) > 1:
+            raise ValueError("its columns differ in length")
+        if len(columns["source"]) and not 0 <= int(columns["source"].max()) < len(sources):
+            raise ValueError("an epoch is of no known source")
+        level, error = arrays["level"][by_source], arrays["error"][by_source]
+        yield StarEpochs(sources, level, error, **columns)
+
+
+def _spans(counts: NDArray[Any], total: int) -> list[slice]:
+    ends = np.concatenate([[0], np.cumsum(counts)]).tolist()
+    if (counts < 0).any() or ends[-1] != total:
+        raise ValueError(f"{ends[-1]} of {total} rows are accounted for")
+    return [slice(first, last) for first, last in pairwise(ends)]
