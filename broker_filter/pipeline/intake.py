@@ -20,8 +20,9 @@ from broker_filter.photometry.usable import Limits, accept
 from broker_filter.pipeline.batcher import Batcher, Origin, Work
 from broker_filter.state.partition import ShardState, SnapshotError, damage_of, prefixed
 from broker_filter.types import DeadLetter, IntArray, Message, Partition, Photometry, WindowBatch
-from broker_filter.windows.schedule import Schedule, concatenate, waves
+from broker_filter.windows.schedule import Schedule
 from broker_filter.windows.store import WindowStore
+from broker_filter.windows.waves import concatenate, waves
 
 __all__ = ["Intake"]
 

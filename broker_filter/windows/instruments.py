@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from broker_filter.state.columns import Column, packed, unpacked
 from broker_filter.types import Photometry
 
-__all__ = ["SourceTable"]
+__all__ = ["Instruments"]
 
 MAX_SOURCES: Final = 1 << 16
 
 
-class SourceTable:
+class Instruments:
     """The sources that were met, by number.
 
     Flux of one source is in one unit: a camera's or a reference image's own total flux, relative

@@ -43,10 +43,10 @@ class PageCopy:
         self._taken = np.zeros(n_pages, np.bool_)
         self._lock = threading.Lock()
 
-    def keep(self, place: IntArray) -> None:
+    def keep(self, index: IntArray) -> None:
         """Copy what has not been copied of the pages of these points, which are to be written."""
         touched = np.zeros(len(self._taken), np.bool_)
-        page = place // self._page
+        page = index // self._page
         touched[page[page < len(touched)]] = True
         pages = np.flatnonzero(touched & ~self._taken)
         if len(pages):

@@ -71,8 +71,18 @@ def spans(start: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
 class PagedPoints:
     """Rows of points, each in an order that the caller keeps.
 
-    A row is a queue: points are appended, overwritten, and dropped from the front. Places of
-    points are flat indices into `time`, `flux`, `error` and `source`.
+    A row is a queue: points are appended, overwritten, and dropped from the front. The index
+    of a point is its place in the flat columns of points.
+
+    Parameters
+    ----------
+    time : ndarray, shape (pages * 64,), float64, MJD TAI
+    flux, error : ndarray, shape (pages * 64,), float32
+        Flux and its 1-sigma error, in the source's own unit.
+    source : ndarray, shape (pages * 64,), uint16
+        Code of the source (`Instruments`).
+    count : ndarray, shape (at least the number of rows,), int32
+        Points of each row.
     """
 
     __slots__ = (
@@ -110,22 +120,22 @@ class PagedPoints:
         self._first = grown(self._first, n_rows)
         self._table = grown(self._table, n_rows)
 
-    def place(self, row: IntArray, position: IntArray | int) -> IntArray:
+    def index(self, row: IntArray, position: IntArray | int) -> IntArray:
         """Flat index of the points at ``position`` of ``row`` (any shapes that broadcast)."""
         at = position + self._first[row]
         page = self._table[row, at >> _SHIFT].astype(np.int64)
         return np.asarray((page << _SHIFT) + (at & _MASK), np.int64)
 
-    def columns(self, place: IntArray) -> Columns:
-        """Time, flux, error and source at these places."""
-        return self.time[place], self.flux[place], self.error[place], self.source[place]
+    def columns(self, index: IntArray) -> Columns:
+        """Time, flux, error and source at these indices."""
+        return self.time[index], self.flux[index], self.error[index], self.source[index]
 
-    def write(self, place: IntArray, columns: Columns) -> None:
-        """Overwrite the points at these places."""
+    def write(self, index: IntArray, columns: Columns) -> None:
+        """Overwrite the points at these indices."""
         for copy in self._copies:
             if (pages := copy()) is not None:
-                pages.keep(place)
-        self.time[place], self.flux[place], self.error[place], self.source[place] = columns
+                pages.keep(index)
+        self.time[index], self.flux[index], self.error[index], self.source[index] = columns
 
     def search(self, row: IntArray, before: Callable[[IntArray], NDArray[np.bool_]]) -> IntArray:
         """Binary search: how many leading points of each row lie before something.
@@ -134,13 +144,13 @@ class PagedPoints:
         ----------
         row : ndarray, shape (n,), int64
         before : callable
-            From places, shape (n,), to whether the point there lies before what entry ``i`` looks
+            From indices, shape (n,), to whether the point there lies before what entry ``i`` looks
             for: true for the first points of a row, false from some point on.
         """
         low, high = np.zeros(len(row), np.int64), self.count[row].astype(np.int64)
         while (open_ := low < high).any():
             middle = (low + high) >> 1
-            right = before(self.place(row, middle)) & open_
+            right = before(self.index(row, middle)) & open_
             low = np.where(right, middle + 1, low)
             high = np.where(open_ & ~right, middle, high)
         return low
@@ -186,7 +196,7 @@ class PagedPoints:
             def parts() -> Iterator[NDArray[Any]]:
                 points = pages.columns()[i]
                 for row, position in _blocks(rows.count):
-                    yield points[rows.place(row, position)]
+                    yield points[rows.index(row, position)]
 
             return Streamed(dtype, (total,), parts)
 
@@ -211,9 +221,9 @@ class PagedPoints:
         first, held = np.cumsum(count) - count, np.minimum(count, limit)
         self.lengthen(np.arange(len(count)), held)
         for row, position in _blocks(held):
-            at, place = first[row] + position, self.place(row, position)
+            at, index = first[row] + position, self.index(row, position)
             for name in _POINT_COLUMNS:
-                getattr(self, name)[place] = columns[name][at]
+                getattr(self, name)[index] = columns[name][at]
 
     def _pages_of(self, row: IntArray) -> IntArray:
         """Pages held: a row that is empty holds none, for its ``_first`` is 0."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from broker_filter.photometry.statistics import combine
 from broker_filter.types import FloatArray, IntArray
-from broker_filter.windows.instruments import SourceTable
+from broker_filter.windows.instruments import Instruments
 from broker_filter.windows.points import PagedPoints
 from broker_filter.windows.tracks import Series, Tracks
 
@@ -114,11 +114,11 @@ class Readout:
     ----------
     points : PagedPoints
     tracks : Tracks
-    sources : SourceTable
+    instruments : Instruments
     """
 
-    def __init__(self, points: PagedPoints, tracks: Tracks, sources: SourceTable) -> None:
-        self._points, self._tracks, self._sources = points, tracks, sources
+    def __init__(self, points: PagedPoints, tracks: Tracks, instruments: Instruments) -> None:
+        self._points, self._tracks, self._instruments = points, tracks, instruments
 
     def __call__(self, slots: IntArray) -> Reading:
         """Read windows, in the order of ``slots``, shape (B,), int64."""
@@ -141,8 +141,8 @@ class Readout:
         n = self._points.count[slots].astype(np.int64)
         column = np.arange(max(int(n.max(initial=1)), 1))
         position = np.minimum(column, np.maximum(n - 1, 0)[:, None])
-        place = self._points.place(slots[:, None], position)
-        time, flux, error, source = self._points.columns(place)
+        index = self._points.index(slots[:, None], position)
+        time, flux, error, source = self._points.columns(index)
         return Series(time, flux, error, n), source
 
     def _which(
@@ -159,7 +159,7 @@ class Readout:
         if len(columns) == 1:
             return np.zeros((len(slots), 1), np.int64), track, window.n[:, None] > 0
         # By name, whatever came first; rows without a track stay behind the others.
-        rank = np.where(track >= 0, self._sources.rank[self._tracks.source[track]], LAST)
+        rank = np.where(track >= 0, self._instruments.rank[self._tracks.source[track]], LAST)
         track = np.take_along_axis(track, np.argsort(rank, axis=1, kind="stable"), axis=1)
         which, valid = np.zeros(source.shape, np.int64), _valid(window)
         present = np.zeros(track.shape, np.bool_)
@@ -172,7 +172,7 @@ class Readout:
 
     def _is_difference(self, track: IntArray) -> NDArray[np.bool_]:
         """Which tracks hold difference flux; false where there is none."""
-        return np.asarray(self._sources.difference[self._tracks.source[track]] & (track >= 0))
+        return np.asarray(self._instruments.difference[self._tracks.source[track]] & (track >= 0))
 
     def _units(
         self, window: Series, which: IntArray, track: IntArray, present: NDArray[np.bool_]
@@ -191,7 +191,7 @@ class Readout:
         with np.errstate(divide="ignore", invalid="ignore"):
             error = level_err / level
         units = Units(level, level_err, np.zeros(level.shape), error, scale)
-        return self._tied(units, track) if self._sources.difference.any() else units
+        return self._tied(units, track) if self._instruments.difference.any() else units
 
     def _tied(self, units: Units, track: IntArray) -> Units:
         """Give tracks of difference flux the baseline that their star's total flux has.
@@ -202,7 +202,7 @@ class Readout:
         """
         difference = self._is_difference(track)
         base, base_err = self._known_total(track)
-        relative = self._sources.relative[self._tracks.source[track]]
+        relative = self._instruments.relative[self._tracks.source[track]]
         base = np.where(relative, 1.0, base[:, None])
         base_err = np.maximum(np.where(relative, 0.0, base_err[:, None]), self._tracks.floor * base)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -219,7 +219,7 @@ class Readout:
         """Baseline in nJy of each window's total flux, from outside the window, and its error."""
         level, error = np.full((2, len(track)), np.nan)
         total = (track >= 0) & ~self._is_difference(track)
-        total &= ~self._sources.relative[self._tracks.source[track]]
+        total &= ~self._instruments.relative[self._tracks.source[track]]
         for d in range(track.shape[1]):
             rows = np.flatnonzero(total[:, d])
             known = self._tracks.known(track[rows, d])

@@ -1,4 +1,4 @@
-"""Which windows are due, by event time alone, and how messages are taken so that it shows.
+"""Which windows are due, by event time alone.
 
 A star is looked at when its newest epoch enters a new cell of a grid of its own. No clock and no
 poll decides, so a replay looks at the same windows and gives the same alerts.
@@ -6,18 +6,16 @@ poll decides, so a replay looks at the same windows and gives the same alerts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
 from zlib import crc32
 
 import numpy as np
 
 from broker_filter.errors import StateError
 from broker_filter.state.columns import Column, Columns, arrays_of
-from broker_filter.types import FloatArray, IntArray, Photometry, StarId
+from broker_filter.types import FloatArray, IntArray, StarId
 from broker_filter.windows.store import WindowStore
 
-__all__ = ["Schedule", "concatenate", "waves"]
+__all__ = ["Schedule"]
 
 
 class Schedule:
@@ -102,62 +100,6 @@ class Schedule:
         if known < len(store):
             self._phase = np.r_[self._phase, [_phase(star) for star in store.star[known:]]]
             self._last = np.r_[self._last, np.full(len(store) - known, -np.inf)]
-
-
-def waves(packets: Sequence[Sequence[Photometry]]) -> list[list[Photometry]]:
-    """Part messages so that no star occurs in two of one wave, and its own stay in their order.
-
-    Each message goes into the wave after the last one in which a star of it occurs. A message may
-    have several parts, such as the bands of one star; they stay together.
-    """
-    found: list[list[Photometry]] = []
-    next_wave: dict[StarId, int] = {}
-    for parts in packets:
-        if not parts:
-            continue
-        stars = set(chain.from_iterable(part.star for part in parts))
-        known = next_wave.keys() & stars
-        at = max(map(next_wave.__getitem__, known), default=0)
-        if at == len(found):
-            found.append([])
-        found[at] += parts
-        next_wave.update(dict.fromkeys(stars, at + 1))
-    return found
-
-
-def concatenate(pieces: Sequence[Photometry]) -> list[Photometry]:
-    """Join messages of the same survey, band, source and kind, in order of first appearance."""
-    groups: dict[tuple[str, str, str, str, bool], list[Photometry]] = {}
-    for piece in pieces:
-        key = (piece.survey, piece.band, piece.source, piece.kind, piece.relative)
-        groups.setdefault(key, []).append(piece)
-    return [group[0] if len(group) == 1 else _joined(group) for group in groups.values()]
-
-
-def _joined(group: list[Photometry]) -> Photometry:
-    def column(name: str) -> FloatArray:
-        return np.concatenate([getattr(piece, name) for piece in group])
-
-    first = group[0]
-    coordinates = {}
-    for piece in group:
-        coordinates.update(piece.coordinates)
-    return Photometry(
-        survey=first.survey,
-        band=first.band,
-        source=first.source,
-        star=list(chain.from_iterable(piece.star for piece in group)),
-        mjd_tai=column("mjd_tai"),
-        flux=column("flux"),
-        flux_err=column("flux_err"),
-        flags=np.concatenate([piece.flags for piece in group]),
-        ref_flux=column("ref_flux"),
-        ref_flux_err=column("ref_flux_err"),
-        kind=first.kind,
-        relative=first.relative,
-        coordinates=coordinates,
-        same_epoch_s=max(piece.same_epoch_s for piece in group),
-    )
 
 
 def _phase(star: StarId) -> float:

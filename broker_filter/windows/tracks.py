@@ -59,9 +59,11 @@ class Series:
 
     Parameters
     ----------
-    time, flux, error : ndarray, shape (B, N)
+    time : ndarray, shape (B, N), float64, MJD TAI
+    flux, error : ndarray, shape (B, N), float32 or float64
+        In the source's own unit, or in units of its baseline once it is read.
     n : ndarray, shape (B,), int64
-        Epochs of each row.
+        Epochs of each row; what is in the columns beyond them has no meaning.
     """
 
     time: FloatArray
@@ -86,7 +88,7 @@ class Calibration:
 
     Parameters
     ----------
-    level, level_err : ndarray, shape (B,), float64
+    level, level_err : ndarray, shape (B,), float64, the source's unit
         Baseline flux and its 1-sigma error; NaN where there is none.
     scale : ndarray, shape (B,), float64
         Factor on the error bars, 1 to 5.
@@ -107,6 +109,28 @@ class Tracks:
     ----------
     floor : float
         Smallest relative error of a baseline.
+
+    Notes
+    -----
+    The columns have at least ``size`` rows, one a track. Fluxes are in the source's own unit: nJy,
+    or the star's baseline where the source is relative.
+
+    ===============  ===========  ===========  ====================================================
+    column           dtype        unit         meaning
+    ===============  ===========  ===========  ====================================================
+    slot             int32                     window of the track
+    following        int32                     another track of the same window; -1 for none
+    source           uint16                    code of the source (`Instruments`)
+    count            uint32       epochs       epochs folded
+    weight           float64      1 / flux^2   sum of 1 / error^2, less for outliers
+    mean             float64      flux         their weighted mean
+    squares          float64                   sum of weight * (flux - mean)^2
+    cells            uint32       cells        cells of the anchor grid that the epochs came from
+    between          float64                   the part of ``squares`` that lies between cells
+    reference        float64      flux         catalogue flux; NaN where unknown
+    reference_err    float64      flux         its 1-sigma error
+    residuals        uint32, 16   epochs       histogram of ``|residual| / error`` (`residual_bin`)
+    ===============  ===========  ===========  ====================================================
     """
 
     __slots__ = ("_head", "floor", "size", *COLUMNS)

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from broker_filter.types import Photometry
-from broker_filter.windows.schedule import Schedule, concatenate, waves
+from broker_filter.windows.schedule import Schedule
 from broker_filter.windows.store import WindowStore
+from broker_filter.windows.waves import concatenate, waves
 from tests.bench.figures import Figure, show
 
 STARS = 50_000

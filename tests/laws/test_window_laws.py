@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_filter.types import Photometry
-from broker_filter.windows.schedule import concatenate, waves
 from broker_filter.windows.store import WindowStore
+from broker_filter.windows.waves import concatenate, waves
 
 START = 60_000.0  # on the anchor grid of a 20-day window
 

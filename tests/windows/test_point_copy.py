@@ -58,7 +58,7 @@ def grow(held: PagedPoints, rows: int, i: int) -> None:
     held.lengthen(row, np.full(rows, i + 1))
     for position in (i, 0):
         columns = (row + i / 8, *np.full((2, rows), i, np.float32), np.full(rows, i, np.uint16))
-        held.write(held.place(row, position), columns)
+        held.write(held.index(row, position), columns)
 
 
 def shown(columns: dict[str, Column]) -> dict[str, bytes]:

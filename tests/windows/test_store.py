@@ -407,11 +407,11 @@ def test_an_exposure_of_one_camera_is_held_once_and_as_total_flux_if_there_is(ro
     assert counts.get("duplicate", 0) == len(rows) - len(expected)
     if expected:
         time, flux, _, code = store._points.columns(
-            store._points.place(np.zeros(len(expected), np.int64), np.arange(len(expected)))
+            store._points.index(np.zeros(len(expected), np.int64), np.arange(len(expected)))
         )
-        names = [name for name, _, _ in store._sources._code]
+        names = [name for name, _, _ in store._instruments._code]
         got = {
-            (t, names[c]): ("difference" if store._sources.difference[c] else "total", f)
+            (t, names[c]): ("difference" if store._instruments.difference[c] else "total", f)
             for t, f, c in zip(time.tolist(), flux.tolist(), code.tolist(), strict=True)
         }
         assert got == expected

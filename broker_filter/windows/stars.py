@@ -1,0 +1,143 @@
+"""Which star and series each window belongs to, and where the stars are on the sky.
+
+A series is a survey and a band. Each star has one window in each series in which it was seen; the
+window's number is its slot.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker_filter.state.columns import (
+    Column,
+    packed,
+    packed_stars,
+    unpacked,
+    unpacked_stars,
+)
+from broker_filter.types import IntArray, Photometry, StarId
+from broker_filter.windows.points import grown
+
+__all__ = ["Stars"]
+
+Series = tuple[str, str]
+"""Survey and band."""
+
+
+class Stars:
+    """The stars of one partition, by slot.
+
+    Parameters
+    ----------
+    name : list of (str or int), length n
+        The star of each slot.
+    """
+
+    __slots__ = ("_coordinates", "_series", "_series_of", "_slot_of", "name")
+
+    def __init__(self) -> None:
+        self.name: list[StarId] = []
+        self._series: list[Series] = []
+        self._slot_of: dict[Series, dict[StarId, int]] = {}
+        self._series_of = np.zeros(0, np.uint16)
+        self._coordinates = np.zeros((0, 2))
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the arrays, bytes."""
+        return self._series_of.nbytes + self._coordinates.nbytes
+
+    def series(self, slots: IntArray) -> list[Series]:
+        """Survey and band of each of these slots."""
+        return [self._series[code] for code in self._series_of[slots].tolist()]
+
+    def coordinates(self, slots: IntArray) -> list[tuple[float, float] | None]:
+        """(ra, dec) in degrees of the star of each of these slots; None where unknown."""
+        known = self._coordinates[slots].tolist()
+        return [None if math.isnan(ra) else (ra, dec) for ra, dec in known]
+
+    def bands(self, survey: str, star: StarId) -> Iterator[tuple[str, int]]:
+        """The bands in which a survey has seen a star, and the slot of each."""
+        for (its_survey, band), slot_of in self._slot_of.items():
+            slot = slot_of.get(star) if its_survey == survey else None
+            if slot is not None:
+                yield band, slot
+
+    def slots(self, photometry: Photometry) -> IntArray:
+        """Slot of each epoch, shape (n,), int64; new stars get the next ones."""
+        series, star = (photometry.survey, photometry.band), photometry.star
+        slot_of = self._slot_of.setdefault(series, {})
+        slot = np.fromiter(map(slot_of.get, star, repeat(-1)), np.int64, len(star))
+        missing = np.flatnonzero(slot < 0)
+        if len(missing):
+            self._add_stars(series, list(dict.fromkeys(star[i] for i in missing.tolist())))
+            slot[missing] = [slot_of[star[i]] for i in missing.tolist()]
+        if photometry.coordinates and np.isnan(self._coordinates[slot, 0]).any():
+            for name, coordinates in photometry.coordinates.items():
+                self._coordinates[slot_of[name]] = coordinates
+        return slot
+
+    def _add_stars(self, series: Series, stars: list[StarId]) -> None:
+        if series not in self._series:
+            self._series.append(series)
+        first, size = len(self), len(self) + len(stars)
+        self.name += stars
+        self._slot_of[series].update(zip(stars, range(first, size), strict=True))
+        self._make_room(size)
+        self._series_of[first:size] = self._series.index(series)
+
+    def _make_room(self, size: int) -> None:
+        self._series_of = grown(self._series_of, size)
+        self._coordinates = grown(self._coordinates, size, np.nan)
+
+    def siblings(self, slots: IntArray) -> tuple[IntArray, IntArray]:
+        """Windows of the same stars in other bands of the same survey.
+
+        Returns
+        -------
+        owner, sibling : ndarray, shape (m,), int64
+            Row of ``slots`` and slot of each; those of one owner in order of their bands' names.
+        """
+        owner: list[int] = []
+        sibling: list[int] = []
+        for code in np.unique(self._series_of[slots]).tolist():
+            survey, band = self._series[code]
+            others = sorted(key for key in self._series if key[0] == survey and key[1] != band)
+            rows = np.flatnonzero(self._series_of[slots] == code).tolist() if others else ()
+            for row in rows:
+                star = self.name[slots[row]]
+                found = [self._slot_of[key][star] for key in others if star in self._slot_of[key]]
+                owner += [row] * len(found)
+                sibling += found
+        return np.array(owner, np.int64), np.array(sibling, np.int64)
+
+    def state(self) -> dict[str, Column]:
+        """A copy of all that is known of the stars, as columns for a snapshot."""
+        size = len(self)
+        return {
+            **packed_stars("star", self.name),
+            **packed("books", [text for series in self._series for text in series]),
+            "book": self._series_of[:size].copy(),
+            "place": self._coordinates[:size].copy(),
+        }
+
+    def restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what `state` gave; there must be no stars yet."""
+        texts = unpacked("books", columns)
+        self._series = list(zip(texts[::2], texts[1::2], strict=True))
+        self.name = unpacked_stars("star", columns)
+        self._make_room(len(self))
+        self._series_of[: len(self)] = columns["book"]
+        self._coordinates[: len(self)] = columns["place"]
+        codes = columns["book"].tolist()
+        for slot, (star, code) in enumerate(zip(self.name, codes, strict=True)):
+            self._slot_of.setdefault(self._series[code], {})[star] = slot
