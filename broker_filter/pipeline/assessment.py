@@ -47,7 +47,7 @@ from broker_filter.inference.scorer import Scored, Scorer
 from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.batcher import Work
 from broker_filter.state.columns import Column
-from broker_filter.state.partition import ShardState, damage_of, prefixed
+from broker_filter.state.partition import PartitionState, damage_of, prefixed
 from broker_filter.types import DeadLetter, Partition, WindowBatch
 
 __all__ = ["Assessment", "AssessmentOptions", "Outputs"]
@@ -69,7 +69,7 @@ class Outputs:
     alerts: list[Alert] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     offsets: dict[Partition, int] = field(default_factory=dict)
-    captured: dict[Partition, ShardState] = field(default_factory=dict)
+    captured: dict[Partition, PartitionState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class Assessment:
         captured = {p: self._complete(state) for p, state in work.captured.items()}
         return Outputs(alerts=alerts, offsets=work.offsets, captured=captured)
 
-    def _complete(self, state: ShardState) -> ShardState:
+    def _complete(self, state: PartitionState) -> PartitionState:
         """A state with the events as they are now."""
         columns = {**state.columns, **self.state(state.partition)}
         return replace(state, columns=columns, model_id=self._provenance.model_id)
@@ -191,7 +191,7 @@ class Assessment:
             **prefixed("look", certifications_to_columns(memory.certifications)),
         }
 
-    def restore(self, partition: Partition, state: ShardState | None) -> None:
+    def restore(self, partition: Partition, state: PartitionState | None) -> None:
         """Begin a partition with the events of a state, or with none.
 
         Events that another model opened stay open: their id remembers that model, and what this one

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from broker_filter.state.partition import ShardState
+from broker_filter.state.partition import PartitionState
 from broker_filter.types import IntArray, Partition, WindowBatch
 
 __all__ = ["Batcher", "Origin", "Work"]
@@ -48,7 +48,7 @@ class Work:
     origins: list[Origin] = field(default_factory=list)
     others: WindowBatch | None = None
     owner: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
-    captured: dict[Partition, ShardState] = field(default_factory=dict)
+    captured: dict[Partition, PartitionState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

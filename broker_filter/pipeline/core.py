@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from broker_filter.pipeline.assessment import Assessment, Outputs
 from broker_filter.pipeline.intake import Intake
-from broker_filter.state.partition import ShardState
+from broker_filter.state.partition import PartitionState
 from broker_filter.types import Message, Partition
 
 __all__ = ["Pipeline"]
@@ -56,7 +56,9 @@ class Pipeline:
             return Outputs(dead_letters=dead)
         return replace(self.assessment.assess(work, round(1000 * now)), dead_letters=dead)
 
-    def restore(self, partition: Partition, state: ShardState | None, *, live_from: int) -> None:
+    def restore(
+        self, partition: Partition, state: PartitionState | None, *, live_from: int
+    ) -> None:
         """Begin a partition in both halves; see `Intake.restore`."""
         self.intake.restore(partition, state, live_from=live_from)
         self.assessment.restore(partition, state)

@@ -18,7 +18,7 @@ from broker_filter.errors import BrokerFilterError, PoisonMessage
 from broker_filter.observe.metrics import Metrics
 from broker_filter.photometry.usable import Limits, accept
 from broker_filter.pipeline.batcher import Batcher, Origin, Work
-from broker_filter.state.partition import ShardState, SnapshotError, damage_of, prefixed
+from broker_filter.state.partition import PartitionState, SnapshotError, damage_of, prefixed
 from broker_filter.types import DeadLetter, IntArray, Message, Partition, Photometry, WindowBatch
 from broker_filter.windows.schedule import Schedule
 from broker_filter.windows.store import WindowStore
@@ -31,8 +31,8 @@ _INTERNAL = {"event": "decode_failed", "reason": "internal"}
 
 
 @dataclass(slots=True)
-class _Shard:
-    """Windows of one partition, when they were last looked at, and up to which message.
+class _Kept:
+    """What is kept of one partition: its windows, when they were last due, and up to which message.
 
     Messages before ``live_from`` are silent; ``restoring_since`` is when its restore began, as long
     as it has not come to an end.
@@ -73,7 +73,7 @@ class Intake:
         self._decoder, self._limits, self._batcher = decoder, limits, batcher
         self._make_store, self._make_schedule = make_store, make_schedule
         self._metrics = metrics
-        self._shards: dict[Partition, _Shard] = {}
+        self._kept: dict[Partition, _Kept] = {}
 
     def take(self, messages: Sequence[Message], now: float) -> list[DeadLetter]:
         """Put messages into the windows; those that cannot be used come back.
@@ -98,7 +98,7 @@ class Intake:
                 self._metrics.inc("records_tombstone_total")
                 continue
             try:
-                packet = self._decoder.decode(message, self._shards[where].store.wanted_from)
+                packet = self._decoder.decode(message, self._kept[where].store.wanted_from)
                 packets.setdefault((where, silent), []).append(packet.photometry)
                 for reason, count in packet.rejected.items():
                     self._metrics.inc("points_inserted_total", count, outcome=reason)
@@ -121,16 +121,16 @@ class Intake:
             self._batcher.note_offsets(offsets, now)
         # Of one partition the silent messages come first, as they did in its topic.
         for (where, silent), group in packets.items():
-            self._insert(self._shard(where), group, now, Origin(where, received_ms, silent))
+            self._insert(self._kept_of(where), group, now, Origin(where, received_ms, silent))
         self._note_live(now)
         return dead
 
     def _pass(self, partition: Partition, message: Message) -> bool:
         """Move a partition's offset past a message; whether that message is silent."""
-        shard = self._shard(partition)
+        kept = self._kept_of(partition)
         # Messages read again, after a failed commit say, are in the state already.
-        shard.offset = max(shard.offset, message.next_offset)
-        return message.next_offset <= shard.live_from
+        kept.offset = max(kept.offset, message.next_offset)
+        return message.next_offset <= kept.live_from
 
     def due(self, now: float) -> bool:
         """Whether the windows gathered should be evaluated now."""
@@ -145,19 +145,19 @@ class Intake:
             Partitions whose state goes along, as a copy taken now; those without are left out.
         """
         work = self._batcher.flush()
-        captured = {p: self._copy(p) for p in capture if p in self._shards}
+        captured = {p: self._copy(p) for p in capture if p in self._kept}
         return replace(work or Work(None, {}), captured=captured) if captured else work
 
-    def _copy(self, partition: Partition) -> ShardState:
-        shard = self._shards[partition]
-        columns = prefixed("window", shard.store.state())
-        columns |= prefixed("schedule", shard.schedule.state())
-        return ShardState(partition, shard.offset, shard.store.window_days, "", columns)
+    def _copy(self, partition: Partition) -> PartitionState:
+        kept = self._kept[partition]
+        columns = prefixed("window", kept.store.state())
+        columns |= prefixed("schedule", kept.schedule.state())
+        return PartitionState(partition, kept.offset, kept.store.window_days, "", columns)
 
     def restore(
         self,
         partition: Partition,
-        state: ShardState | None,
+        state: PartitionState | None,
         *,
         live_from: int,
         began: float | None = None,
@@ -168,12 +168,12 @@ class Intake:
         ----------
         partition : (str, int)
             Its next message is that at ``state.offset``.
-        state : ShardState or None
+        state : PartitionState or None
         live_from : int
             The committed offset: messages before it are silent.
         began : float
             When the restore began, by the clock of `take`; with it the time from then until the
-            partition is live is told to the metrics.
+            partition is live becomes a metric.
 
         Raises
         ------
@@ -181,42 +181,42 @@ class Intake:
             ``window`` where the state's windows are of another length, ``damaged`` where its
             columns contradict each other. The partition is then as it was.
         """
-        shard = _Shard(self._make_store(), self._make_schedule())
+        kept = _Kept(self._make_store(), self._make_schedule())
         if state is not None:
-            _check_window(state, shard.store)
+            _check_window(state, kept.store)
             with damage_of(f"the snapshot of {partition}"):
-                shard.store.restore(state.part("window"))
-                shard.schedule.restore(shard.store, state.part("schedule"))
-            shard.offset = state.offset
-        shard.live_from, shard.restoring_since = live_from, began
-        self._shards[partition] = shard
+                kept.store.restore(state.part("window"))
+                kept.schedule.restore(kept.store, state.part("schedule"))
+            kept.offset = state.offset
+        kept.live_from, kept.restoring_since = live_from, began
+        self._kept[partition] = kept
 
     def partitions(self) -> list[Partition]:
         """Those that have a state."""
-        return list(self._shards)
+        return list(self._kept)
 
     def replaying(self) -> dict[Partition, int]:
         """Partitions that are silent still, and from which offset on they are live."""
-        return {p: shard.live_from for p, shard in self._shards.items() if _silent(shard)}
+        return {p: kept.live_from for p, kept in self._kept.items() if _silent(kept)}
 
     def live(self, partition: Partition) -> None:
         """Say that the consumer has come to ``live_from``.
 
         Needed where the offsets before it hold no message (marks of transactions, compaction).
         """
-        shard = self._shard(partition)
-        shard.offset = max(shard.offset, shard.live_from)
+        kept = self._kept_of(partition)
+        kept.offset = max(kept.offset, kept.live_from)
 
     def drop(self, partitions: Iterable[Partition]) -> None:
         """Forget the windows of partitions that others own now, those gathered included."""
         gone = set(partitions)
         self._batcher.drop(gone)
         for partition in gone:
-            self._shards.pop(partition, None)
+            self._kept.pop(partition, None)
 
     def report(self) -> None:
         """Set the gauges of the windows."""
-        stores = [shard.store for shard in self._shards.values()]
+        stores = [kept.store for kept in self._kept.values()]
         self._metrics.set("windows", sum(map(len, stores)))
         self._metrics.set("window_store_bytes", sum(store.nbytes for store in stores))
 
@@ -228,54 +228,54 @@ class Intake:
         return accepted.photometry
 
     def _note_live(self, now: float) -> None:
-        """Tell how long the restores took that have come to their end."""
-        for shard in self._shards.values():
-            if shard.restoring_since is not None and not _silent(shard):
-                self._metrics.observe("restore_seconds", now - shard.restoring_since)
-                shard.restoring_since = None
+        """Note how long the restores took that have come to their end."""
+        for kept in self._kept.values():
+            if kept.restoring_since is not None and not _silent(kept):
+                self._metrics.observe("restore_seconds", now - kept.restoring_since)
+                kept.restoring_since = None
 
     def _insert(
-        self, shard: _Shard, packets: list[Sequence[Photometry]], now: float, origin: Origin
+        self, kept: _Kept, packets: list[Sequence[Photometry]], now: float, origin: Origin
     ) -> None:
         """Insert wave by wave: a due window is read before its star's next message comes."""
         for wave in waves(packets):
-            moved = [shard.store.insert(self._usable(piece)) for piece in concatenate(wave)]
-            due = shard.schedule.due(shard.store, _each_once(moved))
+            moved = [kept.store.insert(self._usable(piece)) for piece in concatenate(wave)]
+            due = kept.schedule.due(kept.store, _each_once(moved))
             if len(due):
-                windows = shard.store.read(due)
-                self._batcher.add(windows, now, origin, *_others(shard, windows))
-        for outcome, count in shard.store.take_counts().items():
+                windows = kept.store.read(due)
+                self._batcher.add(windows, now, origin, *_others(kept, windows))
+        for outcome, count in kept.store.take_counts().items():
             self._metrics.inc("points_inserted_total", count, outcome=outcome)
 
-    def _shard(self, partition: Partition) -> _Shard:
-        if partition not in self._shards:
-            self._shards[partition] = _Shard(self._make_store(), self._make_schedule())
-        return self._shards[partition]
+    def _kept_of(self, partition: Partition) -> _Kept:
+        if partition not in self._kept:
+            self._kept[partition] = _Kept(self._make_store(), self._make_schedule())
+        return self._kept[partition]
 
 
 def _each_once(slots: list[IntArray]) -> IntArray:
     return slots[0] if len(slots) == 1 else np.unique(np.concatenate(slots))
 
 
-def _others(shard: _Shard, windows: WindowBatch) -> tuple[WindowBatch | None, IntArray]:
+def _others(kept: _Kept, windows: WindowBatch) -> tuple[WindowBatch | None, IntArray]:
     """Windows of the same stars in other bands that have enough epochs, and whose they are."""
-    owner, sibling = shard.store.siblings(windows.slot)
-    enough = shard.store.count[sibling] >= shard.schedule.min_points
+    owner, sibling = kept.store.siblings(windows.slot)
+    enough = kept.store.count[sibling] >= kept.schedule.min_points
     owner, sibling = owner[enough], sibling[enough]
     if not len(sibling):
         return None, owner
     # Each is read once, though two owners may have the same sibling; then it is a row of each.
-    others = shard.store.read(np.unique(sibling), count=False)
+    others = kept.store.read(np.unique(sibling), count=False)
     readable = np.isin(sibling, others.slot)
     owner, sibling = owner[readable], sibling[readable]
     return others.take(np.searchsorted(others.slot, sibling)), owner
 
 
-def _silent(shard: _Shard) -> bool:
-    return shard.offset < shard.live_from
+def _silent(kept: _Kept) -> bool:
+    return kept.offset < kept.live_from
 
 
-def _check_window(state: ShardState, store: WindowStore) -> None:
+def _check_window(state: PartitionState, store: WindowStore) -> None:
     if state.window_days != store.window_days:
         raise SnapshotError(
             "window",

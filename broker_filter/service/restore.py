@@ -29,7 +29,7 @@ from broker_filter.errors import StateError, TransientError
 from broker_filter.kafka.progress import Progress
 from broker_filter.service.topics import made_anew
 from broker_filter.state.columns import arrays_of
-from broker_filter.state.partition import ShardState, prefixed
+from broker_filter.state.partition import PartitionState, prefixed
 from broker_filter.state.store import SnapshotError, SnapshotStore
 from broker_filter.types import Partition
 
@@ -53,7 +53,7 @@ class Start:
     Parameters
     ----------
     partition : Partition
-    state : ShardState or None
+    state : PartitionState or None
         Windows and events at ``offset``; None starts without.
     offset : int
         First message to read.
@@ -67,7 +67,7 @@ class Start:
     """
 
     partition: Partition
-    state: ShardState | None
+    state: PartitionState | None
     offset: int
     live_from: int
     outcome: str
@@ -162,7 +162,7 @@ def _same_topic(start: Start, topic_id: str) -> bool:
     return not (written and topic_id) or written == topic_id
 
 
-def with_topic_id(state: ShardState, topic_id: str) -> ShardState:
+def with_topic_id(state: PartitionState, topic_id: str) -> PartitionState:
     """A state that names the topic that it is of, so that a new one of that name is noticed."""
     if not topic_id:
         return state

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from broker_filter.observe.metrics import Metrics
 from broker_filter.service.restore import with_topic_id
-from broker_filter.state.partition import ShardState, SnapshotError
+from broker_filter.state.partition import PartitionState, SnapshotError
 from broker_filter.state.store import SnapshotStore
 from broker_filter.types import Partition
 
@@ -54,7 +54,7 @@ class SnapshotWriter:
         self._turns: dict[Partition, float] = {}
         self._saved: dict[Partition, float] = {}
         self._expected: Partition | None = None
-        self._waiting: dict[Partition, tuple[ShardState, int]] = {}
+        self._waiting: dict[Partition, tuple[PartitionState, int]] = {}
         self._began: float | None = None
         self._slow_reported = self._closed = False
         self._changed = threading.Condition()
@@ -93,12 +93,12 @@ class SnapshotWriter:
             self._turns[partition], self._expected = now, partition
             return partition
 
-    def submit(self, state: ShardState, committed: int) -> None:
+    def submit(self, state: PartitionState, committed: int) -> None:
         """Hand over a copy to be written; one of the same partition that waits is replaced.
 
         Parameters
         ----------
-        state : ShardState
+        state : PartitionState
         committed : int
             The group's offset of the partition, not below the state's.
         """
@@ -161,7 +161,7 @@ class SnapshotWriter:
                 self._changed.notify_all()
         return True
 
-    def _write(self, state: ShardState, committed: int, began: float) -> None:
+    def _write(self, state: PartitionState, committed: int, began: float) -> None:
         try:
             manifest = self._store.write(state, committed=committed)
         except SnapshotError as error:
@@ -201,7 +201,7 @@ class Captures:
     def __init__(self, writer: SnapshotWriter | None, topic_id: Callable[[str], str]) -> None:
         self._writer, self._topic_id = writer, topic_id
         self._expected: set[Partition] = set()
-        self._taken: dict[Partition, ShardState] = {}
+        self._taken: dict[Partition, PartitionState] = {}
 
     @property
     def wanted(self) -> bool:
@@ -217,7 +217,7 @@ class Captures:
         """Copies of partitions travel with a piece of work."""
         self._expected.update(partitions)
 
-    def take(self, states: Mapping[Partition, ShardState]) -> None:
+    def take(self, states: Mapping[Partition, PartitionState]) -> None:
         """That piece of work is done; ``states`` are the copies."""
         for partition, state in states.items():
             self._taken[partition] = with_topic_id(state, self._topic_id(partition[0]))

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from broker_filter.schemas import software_version
-from broker_filter.state.partition import SCHEMA, ShardState, SnapshotError
+from broker_filter.state.partition import SCHEMA, PartitionState, SnapshotError
 
 __all__ = [
     "FORMAT",
@@ -70,7 +70,9 @@ class Manifest:
     sha256: str
 
 
-def describe(state: ShardState, committed: int, created: float, size: int, sha256: str) -> Manifest:
+def describe(
+    state: PartitionState, committed: int, created: float, size: int, sha256: str
+) -> Manifest:
     """The manifest of a state that was written as ``size`` bytes of that hash."""
     newest = state.newest_mjd
     return Manifest(

@@ -29,8 +29,8 @@ from broker_filter.types import Partition
 
 __all__ = [
     "SCHEMA",
+    "PartitionState",
     "Reason",
-    "ShardState",
     "SnapshotError",
     "damage_of",
     "prefixed",
@@ -83,7 +83,7 @@ def damage_of(what: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardState:
+class PartitionState:
     """State of one partition.
 
     Parameters
@@ -132,11 +132,11 @@ class ShardState:
 
 
 def prefixed(name: str, columns: Columns) -> dict[str, Column]:
-    """Columns as `ShardState` names them."""
+    """Columns as `PartitionState` names them."""
     return {f"{name}/{key}": column for key, column in columns.items()}
 
 
-def write_state(file: Writable, state: ShardState) -> None:
+def write_state(file: Writable, state: PartitionState) -> None:
     """Write a state in the layout of `broker_filter.state.columns`."""
     topic, partition = state.partition
     about = {
@@ -150,7 +150,7 @@ def write_state(file: Writable, state: ShardState) -> None:
     write_columns(file, state.columns, {key: str(value) for key, value in about.items()})
 
 
-def read_state(file: Readable, size: int) -> ShardState:
+def read_state(file: Readable, size: int) -> PartitionState:
     """Read what `write_state` wrote.
 
     Parameters
@@ -169,7 +169,7 @@ def read_state(file: Readable, size: int) -> ShardState:
         columns, about = read_columns(file, size)
         if about["schema"] != str(SCHEMA):
             raise SnapshotError("version", f"its schema is {about['schema']}, ours {SCHEMA}")
-        return ShardState(
+        return PartitionState(
             partition=(about["topic"], int(about["partition"])),
             offset=int(about["offset"]),
             window_days=float(about["window_days"]),

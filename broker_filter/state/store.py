@@ -9,7 +9,7 @@ No object is ever written twice, and a state without its manifest does not exist
 at any moment leaves the snapshots before it as they were. The manifest holds its own checksum and
 that of the state: damage anywhere is an error, never a state that is a little wrong.
 
-A snapshot may be behind the committed offset, never ahead of it: what it holds, it does not tell
+A snapshot may be behind the committed offset, never ahead of it: what it holds, it does not say
 again. So one is written only after the offsets of its messages have been committed.
 """
 
@@ -40,8 +40,8 @@ from broker_filter.state.manifest import (
 )
 from broker_filter.state.partition import (
     SCHEMA,
+    PartitionState,
     Reason,
-    ShardState,
     SnapshotError,
     read_state,
     write_state,
@@ -107,12 +107,12 @@ class SnapshotStore:
             raise ConfigError(f"snapshots cannot be kept at {self.url}: {error}") from error
         self._root = root.rstrip("/")
 
-    def write(self, state: ShardState, *, committed: int) -> Manifest:
+    def write(self, state: PartitionState, *, committed: int) -> Manifest:
         """Write a snapshot; those older than the last few go.
 
         Parameters
         ----------
-        state : ShardState
+        state : PartitionState
         committed : int
             The group's offset of the partition; not below the state's.
 
@@ -128,7 +128,7 @@ class SnapshotStore:
             )
         created = time.time()
         name = f"{round(1000 * created):013d}-{state.offset}-{secrets.token_hex(4)}"
-        with self._telling("unwritable", state.partition):
+        with self._as_snapshot_error("unwritable", state.partition):
             try:
                 size, digest = self._write_state(name, state)
                 manifest = describe(state, committed, created, size, digest)
@@ -141,7 +141,7 @@ class SnapshotStore:
 
     def load(
         self, partition: Partition, *, window_days: float, at_most: int
-    ) -> tuple[Manifest, ShardState]:
+    ) -> tuple[Manifest, PartitionState]:
         """Read the snapshot of highest offset that can be used.
 
         One of another model is used: its windows and baselines are the stars' own, and its open
@@ -158,7 +158,7 @@ class SnapshotStore:
         Returns
         -------
         manifest : Manifest
-        state : ShardState
+        state : PartitionState
 
         Raises
         ------
@@ -187,7 +187,7 @@ class SnapshotStore:
     ) -> tuple[list[tuple[str, Manifest]], list[SnapshotError]]:
         """Manifests by offset, highest first, and why others cannot be read."""
         found, problems = [], []
-        with self._telling("unreachable", partition):
+        with self._as_snapshot_error("unreachable", partition):
             names = sorted(name for name, kind in self._names(partition) if kind == "json")
         for name in names[-MAX_MANIFESTS:]:
             try:
@@ -214,7 +214,7 @@ class SnapshotStore:
             text = f"its {manifest.bytes} bytes are more than the {self._max_bytes} allowed"
             raise self._error("damaged", partition, text, name)
 
-    def _write_state(self, name: str, state: ShardState) -> tuple[int, str]:
+    def _write_state(self, name: str, state: PartitionState) -> tuple[int, str]:
         """Length and hash of the object written."""
         path = self._path(state.partition, f"{name}.safetensors")
         if isinstance(self._fs, LocalFileSystem):
@@ -235,7 +235,10 @@ class SnapshotStore:
 
     def _read_manifest(self, name: str, partition: Partition) -> Manifest:
         path = self._path(partition, f"{name}.json")
-        with self._telling("unreachable", partition, name), self._fs.open(path, "rb") as file:
+        with (
+            self._as_snapshot_error("unreachable", partition, name),
+            self._fs.open(path, "rb") as file,
+        ):
             content = file.read(MAX_MANIFEST_BYTES + 1)
         try:
             manifest = manifest_from_json(content)
@@ -246,11 +249,14 @@ class SnapshotStore:
             raise self._error(error.reason, partition, text, name) from error
         return manifest
 
-    def _read_state(self, name: str, manifest: Manifest) -> ShardState:
+    def _read_state(self, name: str, manifest: Manifest) -> PartitionState:
         partition = (manifest.topic, manifest.partition)
         path = self._path(partition, f"{name}.safetensors")
         try:
-            with self._telling("unreachable", partition, name), self._fs.open(path, "rb") as file:
+            with (
+                self._as_snapshot_error("unreachable", partition, name),
+                self._fs.open(path, "rb") as file,
+            ):
                 hashing = _HashingReader(file)
                 state = read_state(hashing, manifest.bytes)
         except FileNotFoundError as error:
@@ -304,7 +310,7 @@ class SnapshotStore:
         return f"{self._root}/{partition[0]}/{partition[1]}/{name}".rstrip("/")
 
     def _shown(self, partition: Partition, name: str = "") -> str:
-        """The place as messages tell it, without a password."""
+        """The place as messages show it, without a password."""
         return f"{self.url}/{partition[0]}/{partition[1]}/{name}".rstrip("/")
 
     def _error(
@@ -313,7 +319,9 @@ class SnapshotStore:
         return SnapshotError(reason, f"{self._shown(partition, name)}: {text} ({_WAY_OUT[reason]})")
 
     @contextmanager
-    def _telling(self, reason: Reason, partition: Partition, name: str = "") -> Iterator[None]:
+    def _as_snapshot_error(
+        self, reason: Reason, partition: Partition, name: str = ""
+    ) -> Iterator[None]:
         """Turn whatever a file system raises into one error that says where and what to do."""
         try:
             yield

@@ -31,7 +31,7 @@ from broker_filter.pipeline.batcher import Batcher
 from broker_filter.pipeline.core import Pipeline
 from broker_filter.pipeline.intake import Intake
 from broker_filter.state.columns import arrays_of
-from broker_filter.state.partition import ShardState, SnapshotError, read_state, write_state
+from broker_filter.state.partition import PartitionState, SnapshotError, read_state, write_state
 from broker_filter.types import DeadLetter, Message, Photometry, WindowBatch
 from broker_filter.windows.schedule import Schedule
 from broker_filter.windows.store import WindowStore
@@ -262,7 +262,7 @@ WHERE = ("epochs", 0)
 
 def cut_up(
     pipeline: Pipeline, stream: Sequence[Message], cuts: Sequence[int] = ()
-) -> tuple[list[Alert], list[DeadLetter], list[int], ShardState]:
+) -> tuple[list[Alert], list[DeadLetter], list[int], PartitionState]:
     """Alerts, dead letters, offsets and the last state of a pipeline that takes a stream."""
     alerts: list[Alert] = []
     dead: list[DeadLetter] = []
@@ -278,20 +278,20 @@ def cut_up(
     return alerts + outputs.alerts, dead, offsets, outputs.captured[WHERE]
 
 
-def through_bytes(state: ShardState) -> ShardState:
+def through_bytes(state: PartitionState) -> PartitionState:
     file = io.BytesIO()
     write_state(file, state)
     return read_state(io.BytesIO(file.getvalue()), len(file.getvalue()))
 
 
-def held(state: ShardState) -> dict[str, bytes]:
+def held(state: PartitionState) -> dict[str, bytes]:
     """All that a state holds, bit for bit."""
     columns = {name: column.tobytes() for name, column in arrays_of(state.columns).items()}
     return columns | {"": repr((state.partition, state.offset, state.model_id)).encode()}
 
 
 @pytest.fixture(scope="module")
-def end_state() -> ShardState:
+def end_state() -> PartitionState:
     return cut_up(make_pipeline(), STREAM)[3]
 
 
@@ -302,7 +302,7 @@ polls = st.lists(st.integers(0, len(STREAM)), max_size=20)
 @settings(max_examples=8, deadline=None)
 @given(moments, polls)
 def test_a_restored_partition_goes_on_as_if_nothing_had_happened(
-    alerts: list[Alert], end_state: ShardState, moment: int, cuts: list[int]
+    alerts: list[Alert], end_state: PartitionState, moment: int, cuts: list[int]
 ) -> None:
     before, _, _, state = cut_up(make_pipeline(), STREAM[:moment], cuts)
     pipeline = make_pipeline()
@@ -315,7 +315,7 @@ def test_a_restored_partition_goes_on_as_if_nothing_had_happened(
 @settings(max_examples=8, deadline=None)
 @given(moments, moments, polls)
 def test_what_was_told_before_is_replayed_in_silence(
-    alerts: list[Alert], end_state: ShardState, one: int, two: int, cuts: list[int]
+    alerts: list[Alert], end_state: PartitionState, one: int, two: int, cuts: list[int]
 ) -> None:
     moment, committed = sorted((one, two))
     state = cut_up(make_pipeline(), STREAM[:moment])[3]

@@ -16,7 +16,7 @@ from broker_filter.errors import StateError, TransientError
 from broker_filter.kafka.memory import MemorySource
 from broker_filter.kafka.progress import MemoryProgress
 from broker_filter.service.restore import Restorer, Start, find_start, with_topic_id
-from broker_filter.state.partition import ShardState, SnapshotError
+from broker_filter.state.partition import PartitionState, SnapshotError
 from broker_filter.state.store import SnapshotStore
 from broker_filter.types import Message
 
@@ -52,7 +52,7 @@ class Store:
         class Manifest:
             created = time.time() - 60
 
-        state = ShardState(partition, self.offset, DAYS, "model", {})
+        state = PartitionState(partition, self.offset, DAYS, "model", {})
         return Manifest, with_topic_id(state, self.topic_id)
 
 

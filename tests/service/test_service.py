@@ -30,7 +30,7 @@ from broker_filter.schemas import schema_folder, schema_id
 from broker_filter.service.loop import Service
 from broker_filter.service.restore import Restorer, find_start
 from broker_filter.service.snapshots import SnapshotWriter
-from broker_filter.state.partition import ShardState
+from broker_filter.state.partition import PartitionState
 from broker_filter.state.store import SnapshotStore
 from broker_filter.types import Message, OutgoingMessage, Partition
 from broker_filter.windows.schedule import Schedule
@@ -71,7 +71,7 @@ class Judge:
         alerts: list[Alert] = [ALERT] if work.offsets else []  # none for what is silent
         return Outputs(alerts, offsets=work.offsets, captured=work.captured)
 
-    def restore(self, partition: Partition, state: ShardState | None) -> None:
+    def restore(self, partition: Partition, state: PartitionState | None) -> None:
         self.restored.append((partition, None if state is None else state.offset))
 
     def drop(self, partitions: Iterable[Partition]) -> None:

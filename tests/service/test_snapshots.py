@@ -12,7 +12,7 @@ import pytest
 
 from broker_filter.observe.metrics import Metrics
 from broker_filter.service.snapshots import SnapshotWriter
-from broker_filter.state.partition import ShardState, SnapshotError
+from broker_filter.state.partition import PartitionState, SnapshotError
 from broker_filter.state.store import SnapshotStore
 from tests.state.test_store import make_state
 
@@ -38,7 +38,7 @@ class GatedStore:
         self.error: SnapshotError | None = None
         self.offsets: list[int] = []
 
-    def write(self, state: ShardState, *, committed: int) -> Any:
+    def write(self, state: PartitionState, *, committed: int) -> Any:
         self.began.set()
         assert self.gate.wait(WAIT_S)
         if self.error:

@@ -23,7 +23,7 @@ from broker_filter.errors import ConfigError, StateError
 from broker_filter.state import store as snapshot
 from broker_filter.state.columns import Column, arrays_of
 from broker_filter.state.manifest import manifest_from_json, manifest_to_json
-from broker_filter.state.partition import ShardState, prefixed, read_state, write_state
+from broker_filter.state.partition import PartitionState, prefixed, read_state, write_state
 from broker_filter.state.store import Manifest, SnapshotError, SnapshotStore
 from broker_filter.types import Photometry
 from broker_filter.windows.schedule import Schedule
@@ -32,7 +32,7 @@ from broker_filter.windows.store import WindowStore
 WHERE = ("epochs", 3)
 
 
-def make_state(offset: int = 40, window_days: float = 20.0, epochs: int = 6) -> ShardState:
+def make_state(offset: int = 40, window_days: float = 20.0, epochs: int = 6) -> PartitionState:
     """Windows of two stars, one of them with an open event."""
     store, schedule = WindowStore(window_days), Schedule(0.0, 1)
     for i in range(epochs):
@@ -56,10 +56,10 @@ def make_state(offset: int = 40, window_days: float = 20.0, epochs: int = 6) -> 
         **prefixed("schedule", schedule.state()),
         **prefixed("event", events_to_columns(events)),
     }
-    return ShardState(WHERE, offset, window_days, "a-b-1.0.0", columns)
+    return PartitionState(WHERE, offset, window_days, "a-b-1.0.0", columns)
 
 
-def same(one: ShardState, two: ShardState) -> bool:
+def same(one: PartitionState, two: PartitionState) -> bool:
     """Whether two states are equal bit for bit."""
     mine, other = arrays_of(one.columns), arrays_of(two.columns)
     about = [(s.partition, s.offset, s.window_days, s.model_id) for s in (one, two)]
@@ -68,7 +68,7 @@ def same(one: ShardState, two: ShardState) -> bool:
     } == {name: (column.dtype, column.shape, column.tobytes()) for name, column in other.items()}
 
 
-def load(store: SnapshotStore, at_most: int = 1000) -> ShardState:
+def load(store: SnapshotStore, at_most: int = 1000) -> PartitionState:
     return store.load(WHERE, window_days=20.0, at_most=at_most)[1]
 
 
@@ -300,7 +300,7 @@ def test_a_store_that_fails_says_why_and_keeps_the_one_before(
     store.write(make_state(10), committed=10)
     before = {path.name for path in files(tmp_path)}
 
-    def failing(file: Any, _: ShardState) -> None:
+    def failing(file: Any, _: PartitionState) -> None:
         file.write(b"x" * after_bytes)
         raise fault
 
