@@ -15,7 +15,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from broker_filter.commands.demo import Archive
+from broker_filter.commands.demo_archive import MadeUpField
 from broker_filter.config import Settings, load_settings
 from broker_filter.decode.decoder import Decoder
 from broker_filter.kafka.sink import MemorySink
@@ -242,7 +242,7 @@ def test_compose_is_understood(tmp_path: Path) -> None:
 def test_simulated_stream_keeps_its_pace() -> None:
     script = runpy.run_path(str(DEPLOY / "compose" / "simulated.py"))
     prior = {"name": "box", "low": [0, 0, -1, -2, 0.1], "high": [20, 1.5, 1.3, 1, 1]}
-    archive = Archive(8, 1, 1, prior, 20.0)
+    archive = MadeUpField(8, 1, 1, prior, 20.0)
     sink, slept = MemorySink(), [0.0]
     sent = script["publish"](
         archive,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
-from broker_filter.commands.demo import Archive
+from broker_filter.commands.demo_archive import MadeUpField
 from broker_filter.config import Kafka, Model
 from broker_filter.decode.native import encode_block
 from broker_filter.inference.zoo import find, verify
@@ -21,7 +21,7 @@ from broker_filter.schemas import schema_header
 
 
 def publish(
-    archive: Archive,
+    archive: MadeUpField,
     sink: Sink,
     topic: str,
     exposures_per_s: float,
@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--exposures-per-s", type=float, default=10.0, help="15 minutes each")
     args = parser.parse_args(argv)
     entry = verify(find(Model().id))
-    archive = Archive(
+    archive = MadeUpField(
         args.stars, args.injected, args.seed, entry.config["prior"], entry.window_days
     )
     kafka = Kafka(bootstrap_servers=args.bootstrap_servers, input_topics=(args.topic,))

@@ -28,7 +28,7 @@ import yaml
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.codec import from_avro
-from broker_filter.commands import demo
+from broker_filter.commands import demo_archive
 from broker_filter.config import Batch, Kafka, MetricsSettings, Model, ScheduleSettings, Settings
 from broker_filter.decode.native import encode_block
 from broker_filter.errors import TransientError
@@ -99,12 +99,14 @@ def make_archive(*, stars: int = 24, injected: int = 12, seed: int = 5) -> Archi
     """Simulate the archive of the demo, cut short: the same bytes for the same arguments."""
     settings = settings_of({})
     entry = open_entry(settings)
-    archive = demo.Archive(stars, injected, seed, entry.config["prior"], entry.window_days)
+    archive = demo_archive.MadeUpField(
+        stars, injected, seed, entry.config["prior"], entry.window_days
+    )
     offsets: Counter[int] = Counter()
     messages = []
     for shard, block in archive.exposures():
         mjd = float(block.mjd_tai[0])
-        if mjd > demo.MJD_START + DAYS:
+        if mjd > demo_archive.MJD_START + DAYS:
             break
         message = Message(
             topic="epochs",
@@ -117,7 +119,7 @@ def make_archive(*, stars: int = 24, injected: int = 12, seed: int = 5) -> Archi
         )
         messages.append(message)
         offsets[shard] += 1
-    return Archive(demo.SHARDS, tuple(messages), settings)
+    return Archive(demo_archive.SHARDS, tuple(messages), settings)
 
 
 def expected_alerts(archive: Archive) -> dict[str, float]:
