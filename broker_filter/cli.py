@@ -18,6 +18,7 @@ import yaml
 from broker_filter.config import Kafka, load_settings, masked
 from broker_filter.errors import BrokerFilterError
 from broker_filter.extras import named_extras
+from broker_filter.observe.text import printable, printable_lines
 from broker_filter.service.worker import leave
 
 __all__ = ["main"]
@@ -44,7 +45,7 @@ def _status(args: argparse.Namespace) -> int:
         with named_extras(f"broker-filter {args.command}"):
             return int(args.run(args))
     except BrokerFilterError as error:
-        print(f"broker-filter: {error}", file=sys.stderr)
+        print(f"broker-filter: {printable_lines(error)}", file=sys.stderr)
         return EXIT_ERROR
     except KeyboardInterrupt:
         print("broker-filter: interrupted", file=sys.stderr)
@@ -203,7 +204,7 @@ def _zoo_list(_: argparse.Namespace) -> int:
     from broker_filter.inference import zoo
 
     for model_id in zoo.model_ids():
-        print(model_id, zoo.verify(zoo.find(model_id)).card.summary, sep="  ")
+        print(model_id, printable(zoo.verify(zoo.find(model_id)).card.summary), sep="  ")
     return 0
 
 

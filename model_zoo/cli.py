@@ -14,6 +14,7 @@ import torch
 
 from broker_filter.errors import BrokerFilterError
 from broker_filter.inference import zoo
+from broker_filter.observe.text import printable_lines
 from model_zoo.evaluate.sets import FULL, QUICK
 from model_zoo.evaluate.suite import PARTS, card_figures, evaluate
 from model_zoo.training.config import load_config
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(args.run(args))
     except (BrokerFilterError, OSError) as error:
-        print(f"model-zoo: {error}", file=sys.stderr)
+        print(f"model-zoo: {printable_lines(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"model-zoo: interrupted; {args.go_on}", file=sys.stderr)

@@ -25,6 +25,7 @@ from broker_filter.client.save import Sink, avro_sink, parquet_sink, plot_sink
 from broker_filter.errors import ConfigError, PoisonMessage
 from broker_filter.kafka.properties import read_properties
 from broker_filter.kafka.reader import TopicReader
+from broker_filter.observe.text import printable
 from broker_filter.types import AlertState, Message
 
 __all__ = [
@@ -42,6 +43,8 @@ DEFAULT_TOPIC = "microlensing-alerts"
 _log = logging.getLogger(__name__)
 _STATES: tuple[AlertState, ...] = ("new", "update", "retraction", "final")
 _POLL_S = 0.5
+SHOWN = 500
+"""Characters of a broken message's fault that are logged."""
 
 
 class Reader(Protocol):
@@ -166,7 +169,7 @@ class Subscription:
                 message.topic,
                 message.partition,
                 message.offset,
-                error,
+                printable(error, SHOWN),
                 self.broken,
             )
 
@@ -242,7 +245,7 @@ def format_alert(alert: Alert) -> str:
     """Write one line: time (TAI), state, star, log10 K, and parameters with 68 % intervals."""
     when = mjd_to_datetime(alert.last_epoch_mjd_tai).isoformat(timespec="seconds")
     parameters = "  ".join(_format_interval(entry) for entry in alert.summary if entry.name != "u0")
-    return (
+    return printable(
         f"{when} TAI  {alert.state:<10}  {alert.star_id} {alert.band}  "
         f"log10 K {alert.log10_k:.2f}  {parameters}"
     )
@@ -355,5 +358,7 @@ def _print_line(alert: Alert) -> None:
 
 
 def _print_json(alert: Alert) -> None:
-    sys.stdout.write(json.dumps(to_json_dict(alert), allow_nan=False) + "\n")
+    text = json.dumps(to_json_dict(alert), allow_nan=False)
+    # JSON in ASCII escapes every control character but this one.
+    sys.stdout.write(text.replace("\x7f", r"\u007f") + "\n")
     sys.stdout.flush()

@@ -7,7 +7,7 @@ matplotlib begins a formula.
 
 from __future__ import annotations
 
-__all__ = ["plot_text", "printable"]
+__all__ = ["plot_text", "printable", "printable_lines"]
 
 
 def printable(text: object, limit: int | None = None) -> str:
@@ -27,6 +27,11 @@ def printable(text: object, limit: int | None = None) -> str:
     """
     shown = "".join(letter if letter.isprintable() else "?" for letter in str(text))
     return shown if limit is None or len(shown) <= limit else shown[: max(limit - 3, 0)] + "..."
+
+
+def printable_lines(text: object) -> str:
+    """Do as `printable` with each line of a text that may have several, such as an error's."""
+    return "\n".join(printable(line) for line in str(text).split("\n"))
 
 
 def plot_text(text: object, limit: int | None = None) -> str:
