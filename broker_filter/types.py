@@ -7,7 +7,7 @@ Nothing per point is a Python object: a message becomes one `Photometry`, whose 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -105,6 +105,7 @@ class Photometry:
     same_epoch_s : float
         Seconds by which the time of one exposure may differ from message to message, because
         not all of them state how long it was. Shorter than the time from one exposure to the next.
+        Set by the readers of surveys; our own message formats do not carry it.
     """
 
     survey: str
@@ -124,6 +125,19 @@ class Photometry:
 
     def __len__(self) -> int:
         return len(self.star)
+
+    def take(self, rows: IntArray) -> Photometry:
+        """The epochs of some rows; coordinates stay those of all stars."""
+        return replace(
+            self,
+            star=[self.star[row] for row in rows.tolist()],
+            mjd_tai=self.mjd_tai[rows],
+            flux=self.flux[rows],
+            flux_err=self.flux_err[rows],
+            flags=self.flags[rows],
+            ref_flux=self.ref_flux[rows],
+            ref_flux_err=self.ref_flux_err[rows],
+        )
 
 
 @dataclass(frozen=True, slots=True)

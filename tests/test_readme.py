@@ -19,12 +19,14 @@ import yaml
 
 import broker_filter
 import broker_filter.cli
-import broker_filter.kafka.sink
+import broker_filter.client.publish
 import model_zoo.cli
 from broker_filter.client.subscribe import Subscription
 from broker_filter.config import Settings, load_settings
 from broker_filter.decode.decoder import Decoder
-from broker_filter.kafka.sink import MemorySink
+from broker_filter.kafka.embedded import EmbeddedBroker
+from broker_filter.kafka.ranges import TopicRange, messages_of, offsets_of
+from broker_filter.kafka.sink import open_sink
 from broker_filter.observe.table import markdown_table
 from broker_filter.schemas import load_schema, schema_folder, schema_header, schema_id
 from broker_filter.types import Message
@@ -246,24 +248,29 @@ def test_python_examples_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     signature = inspect.signature(broker_filter.subscribe)
-    sink = MemorySink()
 
     def subscribe(*args: Any, **kwargs: Any) -> Subscription:
         wanted = signature.bind(*args, **kwargs).arguments
         return Subscription(OneAlert(), wanted["min_log10_k"], wanted["states"], timeout_s=0.01)
 
     monkeypatch.setattr(broker_filter, "subscribe", subscribe)
-    monkeypatch.setattr(broker_filter.kafka.sink, "KafkaSink", lambda _: sink)
-    for page in PAGES:
-        for code in blocks(page, "python"):
-            exec(compile(code, str(page), "exec"), {})  # noqa: S102  our own page
+    with EmbeddedBroker({"photometry": 1}) as broker:
+        monkeypatch.setattr(
+            broker_filter.client.publish,
+            "open_sink",
+            lambda _, topic, config: open_sink(broker.bootstrap_servers, topic, config),
+        )
+        for page in PAGES:
+            for code in blocks(page, "python"):
+                exec(compile(code, str(page), "exec"), {})  # noqa: S102  our own page
+        everything = TopicRange(broker.bootstrap_servers, "photometry")
+        sent = [m for part in offsets_of(everything) for m in messages_of(part)]
     printed = capsys.readouterr().out
     assert "log10 K = " in printed
     assert "P(tE < 1 d)" in printed
-    (sent,) = sink.messages
-    assert sent.headers == (schema_header("photometry_block"),)
-    received = Message(sent.topic, 0, 0, sent.key, sent.value, headers=sent.headers)
-    assert Decoder().decode(received).photometry[0].star == [101, 102, 103]
+    assert {message.headers for message in sent} == {(schema_header("photometry"),)}
+    stars = [Decoder().decode(message).photometry[0].star for message in sent]
+    assert stars == [[101], [102], [103]]
 
 
 def test_fields_have_docs_in_the_tables() -> None:

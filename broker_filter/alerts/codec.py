@@ -34,7 +34,15 @@ from broker_filter.schemas import (
 )
 from broker_filter.types import PARAMETERS, Message, OutgoingMessage
 
-__all__ = ["from_avro", "from_message", "to_avro", "to_json_dict", "to_message", "to_record"]
+__all__ = [
+    "from_avro",
+    "from_message",
+    "from_record",
+    "to_avro",
+    "to_json_dict",
+    "to_message",
+    "to_record",
+]
 
 _SHAPED = {
     "alert_id",
@@ -118,7 +126,7 @@ def from_avro(value: bytes, version: str | None = None) -> Alert:
     """
     record = decode_strict("alert", value, version, read_as=current_version("alert"))
     try:
-        return _from_record(record)
+        return from_record(record)
     except ValueError as error:
         raise PoisonMessage("columns", f"alert {record['alertId']!r:.60}: {error}") from error
 
@@ -141,7 +149,14 @@ def from_message(message: Message) -> Alert:
     return from_avro(message.value or b"", version)
 
 
-def _from_record(record: Mapping[str, Any]) -> Alert:
+def from_record(record: Mapping[str, Any]) -> Alert:
+    """Read a record of the current schema.
+
+    Raises
+    ------
+    ValueError
+        Its columns contradict the numbers that describe them.
+    """
     posterior, curve, n = record["posterior"], record["lightCurve"], record["nEpochs"]
     samples = _unpack("samples", posterior["samples"], "<f4", posterior["shape"])
     if samples.ndim != 2 or samples.shape[1] != len(posterior["parameters"]):

@@ -16,9 +16,9 @@ from broker_filter.client.plot import plot_corner, plot_light_curve, require_mat
 from broker_filter.extras import named_extras
 from broker_filter.schemas import load_schema
 
-__all__ = ["ROW_GROUP", "Sink", "avro_sink", "parquet_sink", "plot_sink"]
+__all__ = ["ROW_GROUP", "Save", "avro_files", "parquet_file", "plot_files"]
 
-Sink = Callable[[Alert], None]
+Save = Callable[[Alert], None]
 
 ROW_GROUP = 100
 """Rows that a Parquet file under way holds in memory."""
@@ -38,7 +38,7 @@ _COLUMNS = {field.name: _ARROW[str(field.type)] for field in fields(Alert) if fi
 _CERTIFIED = ("log10_k", "log10_k_error", "effective_sample_size", "look")
 
 
-def avro_sink(folder: Path) -> Sink:
+def avro_files(folder: Path) -> Save:
     """Save each alert as ``<alertId>.avro``: a container of one record, with its schema inside."""
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -49,7 +49,7 @@ def avro_sink(folder: Path) -> Sink:
     return save
 
 
-def plot_sink(folder: Path) -> Sink:
+def plot_files(folder: Path) -> Save:
     """Draw each alert as ``<alertId>-light-curve.png`` and ``<alertId>-corner.png``.
 
     Raises
@@ -68,7 +68,7 @@ def plot_sink(folder: Path) -> Sink:
 
 
 @contextmanager
-def parquet_sink(path: Path) -> Iterator[Sink]:
+def parquet_file(path: Path) -> Iterator[Save]:
     """Save alerts as rows of one table, which gets its name when it is whole.
 
     The columns are the alert's fields under their Python names (identifiers as strings), certified

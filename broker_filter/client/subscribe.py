@@ -21,7 +21,7 @@ from typing import Protocol, Self
 
 from broker_filter.alerts.alert import Alert, Interval, mjd_to_datetime
 from broker_filter.alerts.codec import from_message, to_json_dict
-from broker_filter.client.save import Sink, avro_sink, parquet_sink, plot_sink
+from broker_filter.client.save import Save, avro_files, parquet_file, plot_files
 from broker_filter.errors import ConfigError, PoisonMessage
 from broker_filter.kafka.properties import read_properties
 from broker_filter.kafka.reader import TopicReader
@@ -325,11 +325,11 @@ def run(args: argparse.Namespace) -> int:
                 read_properties(args.client_config),
             )
         )
-        sinks = _sinks(args, stack)
+        saves = _saves(args, stack)
         try:
             for alert in islice(subscription, args.max_alerts):
-                for sink in sinks:
-                    sink(alert)
+                for save in saves:
+                    save(alert)
                 subscription.mark_done()
         except KeyboardInterrupt:
             _log.info("stopped by Ctrl-C")
@@ -340,16 +340,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _sinks(args: argparse.Namespace, stack: ExitStack) -> list[Sink]:
+def _saves(args: argparse.Namespace, stack: ExitStack) -> list[Save]:
     """Make what each alert is handed to; what must be closed goes on the stack."""
-    sinks: list[Sink] = [_print_json if args.json else _print_line]
+    saves: list[Save] = [_print_json if args.json else _print_line]
     if args.avro:
-        sinks.append(avro_sink(args.avro))
+        saves.append(avro_files(args.avro))
     if args.parquet:
-        sinks.append(stack.enter_context(parquet_sink(args.parquet)))
+        saves.append(stack.enter_context(parquet_file(args.parquet)))
     if args.plot:
-        sinks.append(plot_sink(args.plot))
-    return sinks
+        saves.append(plot_files(args.plot))
+    return saves
 
 
 def _print_line(alert: Alert) -> None:

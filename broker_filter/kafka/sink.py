@@ -7,19 +7,31 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import confluent_kafka as ck
+from pydantic import ValidationError
 
 from broker_filter.backoff import Backoff
 from broker_filter.config import Kafka
+from broker_filter.config_file import problem_lines
 from broker_filter.errors import BrokerFilterError, ConfigError, StateError, TransientError
 from broker_filter.kafka.client import connect, open_client, producer_config
 from broker_filter.kafka.errors import ClientErrors, client_error
 from broker_filter.types import Headers, OutgoingMessage
 
-__all__ = ["TOPIC_S", "KafkaSink", "MemorySink", "Sink", "partition_of", "refusal"]
+__all__ = [
+    "CONNECT_S",
+    "TOPIC_S",
+    "KafkaSink",
+    "MemorySink",
+    "Sink",
+    "open_sink",
+    "partition_of",
+    "refusal",
+]
 
 _PURGED = {ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT}  # noqa: SLF001
 _NOT_YET = {ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError.LEADER_NOT_AVAILABLE}
 
+CONNECT_S = 10.0  # somebody waits at the terminal
 TOPIC_S = 5.0
 """How long a topic may take to come into being where the brokers make topics by themselves."""
 
@@ -206,6 +218,36 @@ def refusal(error: Any, kafka: Kafka, where: str) -> BrokerFilterError | None:  
             f" max.message.bytes of the topic ({error.str()})"
         )
     return client_error(error, kafka, where)
+
+
+def open_sink(
+    bootstrap_servers: str, topic: str, properties: Mapping[str, Any] | None = None
+) -> KafkaSink:
+    """Connect a producer for one topic, where there are no settings of a filter.
+
+    Parameters
+    ----------
+    bootstrap_servers, topic : str
+    properties : mapping, optional
+        Further properties of librdkafka, such as those for SASL and TLS.
+
+    Raises
+    ------
+    ConfigError
+        Servers, topic or properties are wrong, or no broker answers within `CONNECT_S`.
+    """
+    given = {
+        "bootstrap_servers": bootstrap_servers,
+        "input_topics": (topic,),
+        "connect_timeout_s": CONNECT_S,
+    }
+    try:
+        kafka = Kafka.model_validate(given)
+    except ValidationError as error:
+        lines = problem_lines(Kafka, error, {}, given)
+    else:
+        return KafkaSink(kafka, properties)
+    raise ConfigError("\n".join(lines))
 
 
 class MemorySink:

@@ -331,7 +331,7 @@ def test_command_saves_avro_parquet_and_plots(
 @pytest.mark.parametrize("n", [0, 100, 101])
 def test_parquet_holds_all_rows_whatever_their_number(tmp_path: Path, n: int) -> None:
     path = tmp_path / "x.parquet"
-    with module.parquet_sink(path) as save:
+    with module.parquet_file(path) as save:
         for k in range(n):
             save(alert(float(k)))
     assert pd.read_parquet(path)["log10_k"].tolist() == [float(k) for k in range(n)]
@@ -343,7 +343,7 @@ def test_parquet_without_pyarrow_tells_how_to_get_it(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with (
         pytest.raises(ConfigError, match=r"pip install 'broker-filter\[parquet\]'"),
-        module.parquet_sink(tmp_path / "x.parquet"),
+        module.parquet_file(tmp_path / "x.parquet"),
     ):
         pass
 

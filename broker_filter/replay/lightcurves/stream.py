@@ -105,7 +105,7 @@ class LightCurves:
             done += EPOCH_BYTES * len(rows)
             yield Record(
                 time=float(part.mjd_tai[rows[-1]]),
-                value=self.encode(_take(part, rows)),
+                value=self.encode(part.take(rows)),
                 key=str(part.star[0]).encode(),
                 headers=headers,
                 epochs=len(rows),
@@ -251,16 +251,3 @@ def with_median(part: Photometry) -> Photometry:
     error = math.sqrt(math.pi / 2 / len(part)) * max(scatter, float(np.median(part.flux_err)))
     n = len(part)
     return replace(part, ref_flux=np.full(n, median), ref_flux_err=np.full(n, error))
-
-
-def _take(part: Photometry, rows: IntArray) -> Photometry:
-    return replace(
-        part,
-        star=[part.star[row] for row in rows],
-        mjd_tai=part.mjd_tai[rows],
-        flux=part.flux[rows],
-        flux_err=part.flux_err[rows],
-        flags=part.flags[rows],
-        ref_flux=part.ref_flux[rows],
-        ref_flux_err=part.ref_flux_err[rows],
-    )
