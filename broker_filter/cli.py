@@ -145,7 +145,7 @@ def _run(args: argparse.Namespace) -> int:
 
     exit_on_signals()
     settings = load_settings(args.config)
-    from broker_filter.observe.metrics import configure_logging
+    from broker_filter.observe.logs import configure_logging
 
     configure_logging(settings.log.level, settings.log.format)
     from broker_filter.service.assembly import run

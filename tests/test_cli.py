@@ -15,7 +15,7 @@ import yaml
 from broker_filter import cli
 from broker_filter.cli import main
 from broker_filter.inference import zoo
-from broker_filter.observe import metrics as observe
+from broker_filter.observe import logs
 
 COMMANDS = [
     ["run"],
@@ -33,7 +33,7 @@ COMMANDS = [
 @pytest.fixture(autouse=True)
 def _own_logging(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the loggers of the test process alone."""
-    monkeypatch.setattr(observe, "configure_logging", lambda *_: None)
+    monkeypatch.setattr(logs, "configure_logging", lambda *_: None)
 
 
 def config(folder: Path, **sections: object) -> str:

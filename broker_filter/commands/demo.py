@@ -25,7 +25,8 @@ from broker_filter.decode.native import encode_block
 from broker_filter.inference.threads import use_one_thread
 from broker_filter.inference.zoo import Entry
 from broker_filter.kafka.sink import Sink
-from broker_filter.observe.metrics import Metrics, configure_logging
+from broker_filter.observe.logs import configure_logging
+from broker_filter.observe.metrics import Metrics
 from broker_filter.schemas import schema_header
 from broker_filter.service.assembly import open_entry
 from broker_filter.service.rehearsal import rehearse

@@ -30,7 +30,9 @@ from broker_filter.kafka.progress import GroupProgress
 from broker_filter.kafka.source import OnChange, Source
 from broker_filter.kafka.topic_ids import TopicIds
 from broker_filter.kafka.transaction import open_delivery
-from broker_filter.observe.metrics import Health, Metrics, ObserveServer
+from broker_filter.observe.health import Health
+from broker_filter.observe.metrics import Metrics
+from broker_filter.observe.server import ObserveServer
 from broker_filter.photometry.usable import Limits
 from broker_filter.pipeline.assessment import Assessment, AssessmentOptions
 from broker_filter.pipeline.batcher import Batcher
@@ -197,7 +199,8 @@ def run(settings: Settings) -> int:
     kafka = settings.kafka
     with ExitStack() as stack:
         if settings.metrics.enabled:
-            server = ObserveServer(metrics, health, settings.metrics.host, settings.metrics.port)
+            where = settings.metrics
+            server = ObserveServer(metrics.registry, health, where.host, where.port)
             stack.enter_context(server)
             _log.info("observing", extra={"event": "observing", "port": server.port})
         delivery = open_delivery(kafka, metrics)

@@ -24,7 +24,8 @@ from broker_filter.config import Settings
 from broker_filter.errors import StateError, TransientError
 from broker_filter.kafka.delivery import Delivery
 from broker_filter.kafka.source import OnChange, Source
-from broker_filter.observe.metrics import Health, Metrics
+from broker_filter.observe.health import Health
+from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.assessment import Assessment
 from broker_filter.pipeline.intake import Intake
 from broker_filter.service.assignments import Assignments

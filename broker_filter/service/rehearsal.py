@@ -20,7 +20,8 @@ from broker_filter.kafka.delivery import AtLeastOnce
 from broker_filter.kafka.embedded import BoundedPublisher, EmbeddedBroker
 from broker_filter.kafka.progress import GroupProgress
 from broker_filter.kafka.sink import KafkaSink, Sink
-from broker_filter.observe.metrics import Health, Metrics
+from broker_filter.observe.health import Health
+from broker_filter.observe.metrics import Metrics
 from broker_filter.schemas import schema_id
 from broker_filter.service.assembly import make_service
 

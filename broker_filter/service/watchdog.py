@@ -1,4 +1,4 @@
-"""Sees that the main loop turns: a loop that hangs cannot report itself.
+"""Sees that the main loop makes its passes: a loop that hangs cannot report itself.
 
 Kafka's client has calls that may ignore their own timeout, such as sending offsets to a
 transaction whose coordinator is down (librdkafka issue 5456). So another thread watches: first it
@@ -32,7 +32,7 @@ class Watchdog:
     Parameters
     ----------
     stalled_s : callable
-        Gives the seconds since the last turn, 0 while they are few (`Health.stalled_s`).
+        Gives the seconds since the last pass, 0 while they are few (`Health.stalled_s`).
     limit_s : float
         Stall after which the process is ended.
     end : callable
@@ -74,7 +74,7 @@ class Watchdog:
         stalled = self._stalled_s()
         if stalled and not self._reported:
             _log.error(
-                "the main loop has not turned for %.0f s; all threads:\n%s",
+                "no pass of the main loop for %.0f s; all threads:\n%s",
                 stalled,
                 stacks(),
                 extra={"event": "stalled", "duration_s": round(stalled, 1)},
@@ -82,7 +82,7 @@ class Watchdog:
         self._reported = stalled > 0
         if stalled > self._limit_s:
             _log.critical(
-                "the main loop has not turned for %.0f s: ending the process, to be restarted",
+                "no pass of the main loop for %.0f s: ending the process, to be restarted",
                 stalled,
                 extra={"event": "stuck"},
             )

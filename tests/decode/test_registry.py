@@ -18,7 +18,7 @@ import pytest
 from broker_filter.decode.avro.schema import load_folder, parse_document, parse_json
 from broker_filter.decode.registry import MAX_IDS, TIMEOUT_S, Registry, chained, filed_schemas
 from broker_filter.errors import ConfigError, SchemaError, TransientError
-from broker_filter.observe.metrics import STALL_S
+from broker_filter.observe.health import STALL_S
 
 INNER = {"type": "record", "name": "a.inner", "fields": [{"name": "x", "type": "double"}]}
 OUTER = {"type": "record", "name": "a.outer", "fields": [{"name": "inner", "type": "a.inner"}]}

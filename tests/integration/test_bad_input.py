@@ -21,7 +21,8 @@ from broker_filter.kafka.consumer import KafkaSource
 from broker_filter.kafka.delivery import AtLeastOnce
 from broker_filter.kafka.embedded import EmbeddedBroker
 from broker_filter.kafka.sink import KafkaSink
-from broker_filter.observe.metrics import Health, Metrics
+from broker_filter.observe.health import Health
+from broker_filter.observe.metrics import Metrics
 from broker_filter.schemas import decode_strict, encode, schema_header
 from broker_filter.service.assembly import make_service
 from broker_filter.types import Photometry

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from broker_filter.observe.metrics import Health, Metrics, ObserveServer
+from broker_filter.observe.health import Health
+from broker_filter.observe.metrics import Metrics
+from broker_filter.observe.server import ObserveServer
 from broker_filter.observe.table import METRICS
 from tests.deploy_files import (
     DEPLOY,
@@ -58,7 +60,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
     """Asks the HTTP API of a Prometheus with our configuration that scrapes a running endpoint."""
     program = tool("prometheus")
     folder = tmp_path_factory.mktemp("prometheus")
-    with ObserveServer(touched(), Health(), "127.0.0.1", 0) as server:
+    with ObserveServer(touched().registry, Health(), "127.0.0.1", 0) as server:
         config = yaml.safe_load(PROMETHEUS.read_text())
         config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         config["rule_files"] = [str(RULES)]

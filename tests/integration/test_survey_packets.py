@@ -41,7 +41,8 @@ from broker_filter.errors import TransientError
 from broker_filter.kafka.progress import GroupProgress
 from broker_filter.kafka.sink import KafkaSink
 from broker_filter.kafka.transaction import open_delivery
-from broker_filter.observe.metrics import Health, Metrics
+from broker_filter.observe.health import Health
+from broker_filter.observe.metrics import Metrics
 from broker_filter.replay.files import is_packets
 from broker_filter.replay.lightcurves.stream import LightCurves, load
 from broker_filter.replay.parquet import rows

@@ -21,7 +21,8 @@ from broker_filter.kafka.memory import MemorySource
 from broker_filter.kafka.progress import MemoryProgress
 from broker_filter.kafka.sink import MemorySink
 from broker_filter.kafka.source import OnChange
-from broker_filter.observe.metrics import Health, Metrics
+from broker_filter.observe.health import Health
+from broker_filter.observe.metrics import Metrics
 from broker_filter.photometry.usable import Limits
 from broker_filter.pipeline.assessment import Outputs
 from broker_filter.pipeline.batcher import Batcher, Work
