@@ -37,6 +37,7 @@ from broker_filter.config_file import (
     written_secrets,
 )
 from broker_filter.errors import ConfigError
+from broker_filter.types import ALERT_TOPIC, DEAD_LETTER_TOPIC
 
 __all__ = [
     "AlertSettings",
@@ -174,9 +175,9 @@ class Kafka(BaseModel):
         min_length=1,
         description="topics to read; a name that begins with ^ is a regular expression",
     )
-    alert_topic: Topic = Field(default="microlensing-alerts", description="topic of the alerts")
+    alert_topic: Topic = Field(default=ALERT_TOPIC, description="topic of the alerts")
     dead_letter_topic: Topic = Field(
-        default="microlensing-dead-letters", description="topic of the messages that cannot be used"
+        default=DEAD_LETTER_TOPIC, description="topic of the messages that cannot be used"
     )
     security: Security = Field(default_factory=Security, description="how to log in")
     auto_offset_reset: Literal["earliest", "latest"] = Field(

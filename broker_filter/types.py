@@ -8,13 +8,16 @@ Nothing per point is a Python object: a message becomes one `Photometry`, whose 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "ALERT_TOPIC",
+    "DEAD_LETTER_TOPIC",
     "PARAMETERS",
+    "STATES",
     "AlertState",
     "DeadLetter",
     "Fit",
@@ -41,6 +44,10 @@ Einstein radii, log10 of tE in days, log10 of rho in Einstein radii, source shar
 flux."""
 Headers = tuple[tuple[str, bytes], ...]
 AlertState = Literal["new", "update", "retraction", "final"]
+STATES: tuple[AlertState, ...] = get_args(AlertState)
+ALERT_TOPIC = "microlensing-alerts"
+"""Topic of alerts where no setting names another, and below that of dead letters."""
+DEAD_LETTER_TOPIC = "microlensing-dead-letters"
 
 
 @dataclass(frozen=True, slots=True)

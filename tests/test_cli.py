@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from broker_filter import cli
+import broker_filter
 from broker_filter.cli import main
+from broker_filter.config import Model
 from broker_filter.inference import zoo
+from broker_filter.kafka import sink
 from broker_filter.observe import logs
 
 COMMANDS = [
@@ -77,6 +79,39 @@ def test_no_command_is_an_error_with_a_hint(capsys: pytest.CaptureFixture[str]) 
     assert "COMMAND" in capsys.readouterr().err
 
 
+def test_version_is_printed_with_the_default_model(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    shown = f"broker-filter {broker_filter.__version__} (default model: {Model().id})\n"
+    assert capsys.readouterr().out == shown
+    assert Model().id in zoo.model_ids()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["replay", "star.csv", "--topic", "epochs"],
+        ["recovery", "truth.jsonl", "kafka://127.0.0.1:1/alerts"],
+        ["subscribe"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_client_properties_reach_the_client(
+    command: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("star.csv").write_text("mjd,flux,flux_err\n60000.0,1.0,0.1\n")
+    run = {"kind": "run", "untouched_windows": 1, "window_days": 1, "detectable_snr": 1}
+    Path("truth.jsonl").write_text(json.dumps(run))
+    Path("login").write_text("security.protocol=sasl_ssl\nsasl.mechanism=NONESUCH\n")
+    assert main([*command, "--client-config", "login"]) == 2
+    assert "NONESUCH" in capsys.readouterr().err
+
+
 def test_check_config_shows_what_the_service_will_use(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +166,7 @@ def test_run_names_the_models_that_exist_where_one_is_missing(
 def test_replay_says_that_no_broker_can_be_reached(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "CONNECT_S", 0.5)
+    monkeypatch.setattr(sink, "CONNECT_S", 0.5)
     curve = tmp_path / "star.csv"
     curve.write_text("mjd,flux,flux_err\n60000.0,1.0,0.1\n")
     servers = ["--bootstrap-servers", "127.0.0.1:1"]

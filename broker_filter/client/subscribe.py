@@ -1,4 +1,4 @@
-"""Subscribe to the alert topic, from Python and from the shell.
+"""Subscribe to the alert topic.
 
 >>> for alert in subscribe("localhost:9092", min_log10_k=5):  # doctest: +SKIP
 ...     print(alert.star_id, alert.log10_k, alert.posterior["tE"].median())
@@ -6,42 +6,22 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
-import os
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
 from typing import Protocol, Self
 
-from broker_filter.alerts.alert import Alert, Interval, mjd_to_datetime
-from broker_filter.alerts.codec import from_message, to_json_dict
-from broker_filter.client.save import Save, avro_files, parquet_file, plot_files
+from broker_filter.alerts.alert import Alert
+from broker_filter.alerts.codec import from_message
 from broker_filter.errors import ConfigError, PoisonMessage
-from broker_filter.kafka.properties import read_properties
 from broker_filter.kafka.reader import TopicReader
 from broker_filter.observe.text import printable
-from broker_filter.types import AlertState, Message
+from broker_filter.types import ALERT_TOPIC, STATES, Message
 
-__all__ = [
-    "DEFAULT_TOPIC",
-    "Reader",
-    "Subscription",
-    "add_arguments",
-    "format_alert",
-    "run",
-    "subscribe",
-]
-
-DEFAULT_TOPIC = "microlensing-alerts"
+__all__ = ["Reader", "Subscription", "subscribe"]
 
 _log = logging.getLogger(__name__)
-_STATES: tuple[AlertState, ...] = ("new", "update", "retraction", "final")
 _POLL_S = 0.5
 SHOWN = 500
 """Characters of a broken message's fault that are logged."""
@@ -189,7 +169,7 @@ def _headers(message: Message) -> tuple[float | None, str | None]:
 
 def subscribe(
     bootstrap_servers: str,
-    topic: str = DEFAULT_TOPIC,
+    topic: str = ALERT_TOPIC,
     group_id: str | None = None,
     from_beginning: bool = False,
     min_log10_k: float | None = None,
@@ -233,132 +213,9 @@ def subscribe(
     TransientError
         No broker answers.
     """
-    if unknown := set(states or ()) - set(_STATES):
+    if unknown := set(states or ()) - set(STATES):
         raise ConfigError(
-            f"unknown alert state {', '.join(sorted(unknown))}; the states are {', '.join(_STATES)}"
+            f"unknown alert state {', '.join(sorted(unknown))}; the states are {', '.join(STATES)}"
         )
     reader = TopicReader(bootstrap_servers, topic, group_id, from_beginning, config)
     return Subscription(reader, min_log10_k, states, timeout_s)
-
-
-def format_alert(alert: Alert) -> str:
-    """Write one line: time (TAI), state, star, log10 K, and parameters with 68 % intervals."""
-    when = mjd_to_datetime(alert.last_epoch_mjd_tai).isoformat(timespec="seconds")
-    parameters = "  ".join(_format_interval(entry) for entry in alert.summary if entry.name != "u0")
-    return printable(
-        f"{when} TAI  {alert.state:<10}  {alert.star_id} {alert.band}  "
-        f"log10 K {alert.log10_k:.2f}  {parameters}"
-    )
-
-
-def _format_interval(entry: Interval) -> str:
-    median, up, down = entry.rounded()
-    return f"{entry.name} {median} +{up} -{down}" + (" d" if entry.unit == "d" else "")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``broker-filter subscribe``."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.description = "Print or save the alerts of a topic, as they come."
-    parser.epilog = (
-        "example:\n"
-        "  broker-filter subscribe --bootstrap-servers localhost:9092 --min-log10-k 5 --plot DIR\n"
-        "\n"
-        "It runs until Ctrl-C, --timeout or --max-alerts, and exits 0; 2 for wrong settings or an\n"
-        "unreachable broker."
-    )
-    source = parser.add_argument_group("what to read")
-    source.add_argument("--bootstrap-servers", default="localhost:9092", metavar="HOST:PORT")
-    source.add_argument("--topic", default=DEFAULT_TOPIC, help="default: %(default)s")
-    source.add_argument(
-        "--group-id", help="share the topic with this consumer group, and go on there"
-    )
-    source.add_argument("--from-beginning", action="store_true", help="start at the oldest alert")
-    source.add_argument("--min-log10-k", type=float, metavar="X", help="lowest log10 K")
-    source.add_argument("--state", action="append", choices=_STATES, help="may be given repeatedly")
-    source.add_argument("--max-alerts", type=_positive_int, metavar="N", help="stop after N alerts")
-    source.add_argument(
-        "--timeout", type=float, metavar="S", help="stop after S seconds of silence"
-    )
-    source.add_argument(
-        "--client-config",
-        type=Path,
-        metavar="FILE",
-        help="librdkafka properties, one key=value a line (for SASL and TLS)",
-    )
-    output = parser.add_argument_group("what to do with it")
-    output.add_argument("--json", action="store_true", help="print one JSON object an alert")
-    output.add_argument("--avro", type=Path, metavar="DIR", help="save each as DIR/<alertId>.avro")
-    output.add_argument("--parquet", type=Path, metavar="FILE", help="save all, one row an alert")
-    output.add_argument("--plot", type=Path, metavar="DIR", help="draw light curve and corner plot")
-
-
-def _positive_int(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return value
-
-
-def run(args: argparse.Namespace) -> int:
-    """Do ``broker-filter subscribe``.
-
-    Returns
-    -------
-    int
-        The exit status.
-
-    Raises
-    ------
-    ConfigError, TransientError
-        As `subscribe`; a missing extra for ``--plot`` or ``--parquet`` is a ConfigError, too.
-    """
-    with ExitStack() as stack:
-        subscription = stack.enter_context(
-            subscribe(
-                args.bootstrap_servers,
-                args.topic,
-                args.group_id,
-                args.from_beginning,
-                args.min_log10_k,
-                args.state,
-                args.timeout,
-                read_properties(args.client_config),
-            )
-        )
-        saves = _saves(args, stack)
-        try:
-            for alert in islice(subscription, args.max_alerts):
-                for save in saves:
-                    save(alert)
-                subscription.mark_done()
-        except KeyboardInterrupt:
-            _log.info("stopped by Ctrl-C")
-        except BrokenPipeError:  # the reader of our output has left, as `head` does
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if subscription.broken:
-            _log.warning("%d messages were not alerts, and passed over", subscription.broken)
-    return 0
-
-
-def _saves(args: argparse.Namespace, stack: ExitStack) -> list[Save]:
-    """Make what each alert is handed to; what must be closed goes on the stack."""
-    saves: list[Save] = [_print_json if args.json else _print_line]
-    if args.avro:
-        saves.append(avro_files(args.avro))
-    if args.parquet:
-        saves.append(stack.enter_context(parquet_file(args.parquet)))
-    if args.plot:
-        saves.append(plot_files(args.plot))
-    return saves
-
-
-def _print_line(alert: Alert) -> None:
-    sys.stdout.write(format_alert(alert) + "\n")
-    sys.stdout.flush()
-
-
-def _print_json(alert: Alert) -> None:
-    text = json.dumps(to_json_dict(alert), allow_nan=False)
-    # JSON in ASCII escapes every control character but this one.
-    sys.stdout.write(text.replace("\x7f", r"\u007f") + "\n")
-    sys.stdout.flush()

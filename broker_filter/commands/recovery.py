@@ -9,10 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from broker_filter.kafka.properties import read_properties
-from broker_filter.recovery.efficiency import report
-from broker_filter.recovery.files import read_alerts, read_truth
-
 __all__ = ["add_arguments", "format_report", "run"]
 
 
@@ -62,6 +58,10 @@ def run(args: argparse.Namespace) -> int:
     ConfigError, TransientError
         As `read_truth` and `read_alerts`; matplotlib is missing for ``--plot``.
     """
+    from broker_filter.kafka.properties import read_properties
+    from broker_filter.recovery.efficiency import report
+    from broker_filter.recovery.files import read_alerts, read_truth
+
     alerts = read_alerts(args.alerts, read_properties(args.client_config))
     found = report(read_truth(args.truth), alerts, args.log10_k)
     if args.plot:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from broker_filter.decode.registry import (
 )
 from broker_filter.errors import ConfigError
 from broker_filter.kafka.properties import read_properties
-from broker_filter.kafka.sink import Sink
+from broker_filter.kafka.sink import Sink, open_sink
 from broker_filter.observe.text import printable
 from broker_filter.photometry.times import TIME_SYSTEMS
 from broker_filter.recovery.config import read_config
@@ -56,8 +56,9 @@ from broker_filter.replay.publish import (
 )
 from broker_filter.replay.stream import EventTime, Record, Report, Stream
 from broker_filter.replay.topic_range import SCHEME, parse_range, streams_of
+from broker_filter.service.signals import stop_on_signals
 
-__all__ = ["expand", "run"]
+__all__ = ["expand", "publish_archive", "run"]
 
 SUFFIXES: Final = LIGHT_CURVE_SUFFIXES | PACKET_SUFFIXES | {".zip"}
 SHOWN_REJECTIONS: Final = 5  # a file, the rest is counted
@@ -117,7 +118,30 @@ class _Faults:
             tqdm.write("further messages of this kind are counted only", file=sys.stderr)
 
 
-def run(args: argparse.Namespace, sink: Sink) -> int:
+def run(args: argparse.Namespace) -> int:
+    """Connect, and `publish_archive`.
+
+    Returns
+    -------
+    int
+        Its exit status.
+
+    Raises
+    ------
+    ConfigError, TransientError
+        As `open_sink` and `publish_archive`.
+    """
+    stop_on_signals(_interrupt)  # so that SIGTERM, too, leaves a position to go on from
+    properties = read_properties(args.client_config)
+    with closing(open_sink(args.bootstrap_servers, args.topic, properties)) as sink:
+        return publish_archive(args, sink)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def publish_archive(args: argparse.Namespace, sink: Sink) -> int:
     """Carry out ``broker-filter replay``; report on stdout, notes on stderr.
 
     Returns

@@ -6,14 +6,14 @@ import argparse
 import math
 from pathlib import Path
 
+from broker_filter.photometry.magnitudes import AB_ZERO_POINT
 from broker_filter.photometry.times import TIME_SYSTEMS
-from broker_filter.replay.lightcurves.file import AB_ZERO_POINT
 
 __all__ = ["add_arguments"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``broker-filter replay`` that are its own (none for the broker)."""
+    """Add the options of ``broker-filter replay``."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = (
         "Publish an archive to a topic, in the order in which its epochs happened.\n"
@@ -99,7 +99,20 @@ def _add_sources(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_pace(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--bootstrap-servers",
+        default="127.0.0.1:9092",
+        metavar="HOST:PORT",
+        help="default: %(default)s",
+    )
     group.add_argument("--topic", required=True)
+    group.add_argument(
+        "--client-config",
+        type=Path,
+        metavar="FILE",
+        help="librdkafka properties of the broker that is published to, one key=value a line"
+        " (for SASL and TLS)",
+    )
     group.add_argument(
         "--speed",
         type=_speed,

@@ -66,7 +66,7 @@ def main() -> None:
         replay = argparse.ArgumentParser()
         replay_options.add_arguments(replay)
         options = ["--topic", "photometry", "--baseline", "median", "--inject", str(inject)]
-        replay_command.run(replay.parse_args([*map(str, sources), *options]), sink)
+        replay_command.publish_archive(replay.parse_args([*map(str, sources), *options]), sink)
 
     alerts = rehearse(light_curve_settings, entry, publish, Metrics(), partitions=1)
     told = args.out / "alerts.jsonl"

@@ -24,7 +24,9 @@ from confluent_kafka import Producer
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.codec import from_avro, from_message, to_avro, to_message
-from broker_filter.client.subscribe import Subscription, add_arguments, format_alert, run, subscribe
+from broker_filter.client.save import parquet_file
+from broker_filter.client.subscribe import Subscription, subscribe
+from broker_filter.commands.subscribe import add_arguments, format_alert, run
 from broker_filter.errors import ConfigError, TransientError
 from broker_filter.kafka.embedded import EmbeddedBroker
 from broker_filter.kafka.reader import TopicReader
@@ -331,7 +333,7 @@ def test_command_saves_avro_parquet_and_plots(
 @pytest.mark.parametrize("n", [0, 100, 101])
 def test_parquet_holds_all_rows_whatever_their_number(tmp_path: Path, n: int) -> None:
     path = tmp_path / "x.parquet"
-    with module.parquet_file(path) as save:
+    with parquet_file(path) as save:
         for k in range(n):
             save(alert(float(k)))
     assert pd.read_parquet(path)["log10_k"].tolist() == [float(k) for k in range(n)]
@@ -343,14 +345,14 @@ def test_parquet_without_pyarrow_tells_how_to_get_it(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with (
         pytest.raises(ConfigError, match=r"pip install 'broker-filter\[parquet\]'"),
-        module.parquet_file(tmp_path / "x.parquet"),
+        parquet_file(tmp_path / "x.parquet"),
     ):
         pass
 
 
 COMMAND = (
     "import argparse, sys\n"
-    "from broker_filter.client.subscribe import add_arguments, run\n"
+    "from broker_filter.commands.subscribe import add_arguments, run\n"
     "parser = argparse.ArgumentParser()\n"
     "add_arguments(parser)\n"
     "sys.exit(run(parser.parse_args()))\n"

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_filter.commands.replay import expand, run
+from broker_filter.commands.replay import expand, publish_archive
 from broker_filter.commands.replay_options import add_arguments
 from broker_filter.config import Input
 from broker_filter.decode.native import decode_photometry
@@ -219,7 +219,7 @@ def command(*arguments, sink=None) -> tuple[int, MemorySink]:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     sink = sink or MemorySink()
-    return run(parser.parse_args([*map(str, arguments), "--topic", "t"]), sink), sink
+    return publish_archive(parser.parse_args([*map(str, arguments), "--topic", "t"]), sink), sink
 
 
 class TestCommand:
