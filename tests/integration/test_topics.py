@@ -88,6 +88,8 @@ def test_brokers_that_make_topics_by_themselves_make_ours(
     cluster = start_cluster(settings={"auto.create.topics.enable": "true"})
     named = settings(cluster.bootstrap_servers, "epochs", group=group)
     open_delivery(named, Metrics()).close()
+    topics = AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=30)
+    assert {named.alert_topic, named.dead_letter_topic} <= set(topics.topics)
 
 
 def test_a_deleted_topic_of_a_pattern_is_left_behind(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import threading
 import time
 
@@ -68,10 +69,14 @@ def test_nothing_is_written_to_stderr(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_close_twice():
+def test_a_closed_broker_listens_no_more_and_may_be_closed_again():
     broker = EmbeddedBroker()
+    host, _, port = broker.bootstrap_servers.partition(":")
+    socket.create_connection((host, int(port))).close()
     broker.close()
     broker.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)))
 
 
 def test_more_than_20_mb_pass_one_partition_with_a_slow_consumer():
@@ -146,8 +151,12 @@ class TestBoundedPublisher:
             publisher.produce("t", None, bytes(800))
 
     def test_a_message_beyond_the_limit_goes_alone(self):
-        publisher = BoundedPublisher(MemorySink(), {"t": 1}, lambda _: 0, limit_bytes=10)
+        sink = MemorySink()
+        publisher = BoundedPublisher(sink, {"t": 1}, lambda _: 0, limit_bytes=10, stall_s=0)
         publisher.produce("t", None, bytes(5000))
+        assert len(sink.messages) == 1
+        with pytest.raises(TransientError, match=r"t\[0\] stands at offset 0"):
+            publisher.produce("t", None, b"")
 
     def test_keeps_key_and_headers_and_chooses_the_key_s_partition(self):
         sink = MemorySink()

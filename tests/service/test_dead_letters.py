@@ -29,12 +29,17 @@ def test_the_share_is_taken_over_the_newest_messages() -> None:
 
 
 def test_what_is_bad_is_forgotten_in_time() -> None:
-    guard = StreamGuard(0.01, 1000)
-    poll(guard, MEMORY, 0)
-    for _ in range(50):
-        poll(guard, 1000, 90)
-        for _ in range(MEMORY // 1000):
-            poll(guard, 1000, 0)
+    def bad_hours(count: int, good_polls: int) -> None:
+        guard = StreamGuard(0.01, 1000)
+        poll(guard, MEMORY, 0)
+        for _ in range(count):
+            poll(guard, 1000, 90)
+            for _ in range(good_polls):
+                poll(guard, 1000, 0)
+
+    bad_hours(50, good_polls=MEMORY // 1000)
+    with pytest.raises(StateError, match="max_ratio"):
+        bad_hours(2, good_polls=0)
 
 
 def test_a_few_bad_messages_at_the_start_say_little() -> None:

@@ -63,9 +63,11 @@ def test_a_topic_made_anew_is_an_error(watch: TopicWatch, brokers: Brokers) -> N
 def test_no_answer_and_topics_of_others_are_none(watch: TopicWatch, brokers: Brokers) -> None:
     brokers.ids = {"other": "three"}
     asked_again(brokers)
+    assert watch.id_of("epochs") == "one"
     brokers.ids = {"epochs": "one", "other": "four"}
     asked_again(brokers)
     watch.check()
+    assert (watch.id_of("epochs"), watch.id_of("other")) == ("one", "")
 
 
 def test_a_topic_that_went_to_others_is_forgotten(watch: TopicWatch, brokers: Brokers) -> None:
