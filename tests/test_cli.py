@@ -16,7 +16,7 @@ import broker_filter
 from broker_filter.cli import main
 from broker_filter.config import Model
 from broker_filter.inference import zoo
-from broker_filter.kafka import sink
+from broker_filter.kafka import reader, sink
 from broker_filter.observe import logs
 
 COMMANDS = [
@@ -164,7 +164,10 @@ def test_run_names_the_models_that_exist_where_one_is_missing(
 
 
 def test_replay_says_that_no_broker_can_be_reached(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sink, "CONNECT_S", 0.5)
     curve = tmp_path / "star.csv"
@@ -172,6 +175,22 @@ def test_replay_says_that_no_broker_can_be_reached(
     servers = ["--bootstrap-servers", "127.0.0.1:1"]
     assert main(["replay", str(curve), "--topic", "epochs", *servers]) == 2
     assert "kafka.bootstrap_servers = 127.0.0.1:1" in capsys.readouterr().err
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("group", [[], ["--group-id", "me"]], ids=["alone", "group"])
+def test_subscribe_says_in_one_line_that_no_broker_can_be_reached(
+    group: list[str],
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reader, "CONNECT_S", 0.5)
+    assert main(["subscribe", "--bootstrap-servers", "127.0.0.1:1", *group]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("broker-filter: no Kafka broker answers at 127.0.0.1:1 ")
+    assert "--bootstrap-servers" in line
+    assert caplog.records == []
 
 
 def test_zoo_list_names_every_model_with_its_summary(capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,13 +140,29 @@ def _print_json(alert: Alert) -> None:
 
 
 def format_alert(alert: Alert) -> str:
-    """Write one line: time (TAI), state, star, log10 K, and parameters with 68 % intervals."""
+    """Write one line: time (TAI), state, star, K, what is known of the star, and parameters.
+
+    Certified K has its standard error (dex), the magnitude is that of the model at the last epoch
+    (AB), the position in degrees (ICRS), and parameters have 68 % intervals.
+    """
     when = mjd_to_datetime(alert.last_epoch_mjd_tai).isoformat(timespec="seconds")
-    parameters = "  ".join(_format_interval(entry) for entry in alert.summary if entry.name != "u0")
-    return printable(
-        f"{when} TAI  {alert.state:<10}  {alert.star_id} {alert.band}  "
-        f"log10 K {alert.log10_k:.2f}  {parameters}"
-    )
+    parts = [f"{when} TAI", f"{alert.state:<10}", f"{alert.star_id} {alert.band}"]
+    parts.append(f"log10 K {alert.log10_k:.2f}")
+    if alert.certified is not None:
+        k, error = alert.certified.log10_k, alert.certified.log10_k_error
+        parts.append(f"certified {k:.2f} +-{error:.2f}")
+    parts.append(f"P(event) {_format_probability(alert.p_event)}")
+    if alert.magnitude_now is not None:
+        parts.append(f"mag {alert.magnitude_now:.2f}")
+    if alert.ra is not None and alert.dec is not None:
+        parts.append(f"at {alert.ra:.5f} {alert.dec:+.5f}")
+    parts += [_format_interval(entry) for entry in alert.summary if entry.name != "u0"]
+    return printable("  ".join(parts))
+
+
+def _format_probability(value: float) -> str:
+    """Two digits, but never a certainty that the number itself is not."""
+    return ">0.99" if value > 0.99 else f"{value:.2g}"
 
 
 def _format_interval(entry: Interval) -> str:

@@ -18,6 +18,7 @@ from broker_filter.types import Message
 
 __all__ = [
     "client_config",
+    "client_logger",
     "connect",
     "consumer_config",
     "message_of",
@@ -52,6 +53,18 @@ class _Seldom(logging.Filter):
 
 
 _client_log.addFilter(_Seldom())
+
+
+def client_logger() -> logging.Logger:
+    """Make the logger of one client for people: throttled, and disabled until it has connected.
+
+    What goes wrong before that is in the error that ends the attempt, once and not line by line.
+    """
+    logger = logging.Logger(_client_log.name)
+    logger.parent = _client_log.parent
+    logger.addFilter(_Seldom())
+    logger.disabled = True
+    return logger
 
 
 def client_config(kafka: Kafka) -> dict[str, Any]:
@@ -174,14 +187,15 @@ def connect(client: Any, kafka: Kafka, errors: ClientErrors) -> set[str]:  # noq
         Where none answers in time, or refuses the login.
     """
     backoff = Backoff(kafka.connect_timeout_s, longest_s=ANSWER_S)
-    while True:
-        try:
-            return set(client.list_topics(timeout=ANSWER_S).topics)
-        except ck.KafkaException as error:
-            client.poll(0)  # runs the error callback
-            errors.check()
-            reason = errors.last or error.args[0].str()
-        client.poll(backoff.failed(_no_broker(kafka, reason)))
+    with errors.unreported():
+        while True:
+            try:
+                return set(client.list_topics(timeout=ANSWER_S).topics)
+            except ck.KafkaException as error:
+                client.poll(0)  # runs the error callback
+                errors.check()
+                reason = errors.last or error.args[0].str()
+            client.poll(backoff.failed(_no_broker(kafka, reason)))
 
 
 def _no_broker(kafka: Kafka, reason: str) -> ConfigError:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import confluent_kafka as ck
@@ -65,7 +66,17 @@ class ClientErrors:
         self._kafka = kafka
         self._end: BrokerFilterError | None = None
         self._throttle = Throttle()
+        self._reported = True
         self.last = ""
+
+    @contextmanager
+    def unreported(self) -> Iterator[None]:
+        """Log nothing meanwhile: who waits raises `last` at the end."""
+        self._reported = False
+        try:
+            yield
+        finally:
+            self._reported = True
 
     def note(self, error: Any) -> None:  # noqa: ANN401  the client has no types for mypy
         """Take note of a KafkaError: one that no retry can mend is raised by `check`."""
@@ -104,7 +115,7 @@ class ClientErrors:
         return result
 
     def _warn(self, reason: str, detail: str) -> None:
-        if self._throttle.passed_over(reason) is not None:
+        if self._reported and self._throttle.passed_over(reason) is not None:
             _log.warning("kafka_error", extra={"reason": reason, "detail": detail})
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import confluent_kafka as ck
 
 from broker_filter.errors import ConfigError, TransientError
-from broker_filter.kafka.client import message_of
+from broker_filter.kafka.client import client_logger, message_of
 from broker_filter.kafka.errors import refused
 from broker_filter.types import Message
 
@@ -101,7 +101,7 @@ def offsets_of(part: TopicRange, config: Mapping[str, Any] | None = None) -> lis
     TransientError
         No broker answers.
     """
-    with closing(_consumer(part.servers, config or {})) as consumer:
+    with closing(_consumer(part.servers, config or {}, client_logger())) as consumer:
         try:
             ends = _ends(consumer, part)
         except ck.KafkaException as failure:
@@ -128,7 +128,9 @@ def messages_of(part: Offsets, config: Mapping[str, Any] | None = None) -> Itera
     ConfigError
         The range is no longer kept, or reading it is refused.
     """
-    with closing(_consumer(part.servers, config or {})) as consumer:
+    logger = client_logger()
+    logger.disabled = False
+    with closing(_consumer(part.servers, config or {}, logger)) as consumer:
         consumer.assign([ck.TopicPartition(part.topic, part.partition, part.begin)])
         silent = 0
         while silent < GONE_S:
@@ -220,7 +222,7 @@ def _offsets_at(
     return {one.partition: one.offset for one in consumer.offsets_for_times(asked, ANSWER_S)}
 
 
-def _consumer(servers: str, config: Mapping[str, Any]) -> Any:  # noqa: ANN401
+def _consumer(servers: str, config: Mapping[str, Any], logger: logging.Logger) -> Any:  # noqa: ANN401
     properties = {
         "bootstrap.servers": servers,
         # librdkafka wants a name even where nobody joins the group.
@@ -238,6 +240,6 @@ def _consumer(servers: str, config: Mapping[str, Any]) -> Any:  # noqa: ANN401
         **config,
     }
     try:
-        return ck.Consumer(properties, logger=_log)
+        return ck.Consumer(properties, logger=logger)
     except ck.KafkaException as failure:
         raise ConfigError(f"Kafka client settings: {failure.args[0].str()}") from None

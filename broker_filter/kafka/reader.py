@@ -18,15 +18,15 @@ from confluent_kafka import (
 from confluent_kafka import Message as KafkaMessage
 
 from broker_filter.errors import BrokerFilterError, ConfigError, TransientError
-from broker_filter.kafka.client import message_of
+from broker_filter.kafka.client import client_logger, message_of
 from broker_filter.kafka.errors import refused
 from broker_filter.types import Message
 
-__all__ = ["TopicReader"]
+__all__ = ["CONNECT_S", "TopicReader"]
 
 _log = logging.getLogger(__name__)
 
-_CONNECT_S = 10.0
+CONNECT_S = 10.0
 
 
 class TopicReader:
@@ -49,8 +49,6 @@ class TopicReader:
         Start at the oldest message rather than now (with a group: only where it has no place yet).
     config : mapping or None
         Further librdkafka properties, such as those for SASL and TLS; they win over those set here.
-    connect_s : float, seconds
-        How long to wait for a broker at the start.
 
     Raises
     ------
@@ -67,21 +65,25 @@ class TopicReader:
         group_id: str | None = None,
         from_beginning: bool = False,
         config: Mapping[str, str | int | float | bool] | None = None,
-        *,
-        connect_s: float = _CONNECT_S,
     ) -> None:
         self._servers = bootstrap_servers
         self._topic = topic
         self._grouped = group_id is not None
+        self._logger = client_logger()
+        self._last = ""
         self._pending: KafkaMessage | None = None
         self._end: BrokerFilterError | None = None
         self._consumer = self._connect(bootstrap_servers, group_id, from_beginning, config or {})
         try:
-            partitions = self._partitions(connect_s)
-            self._assigned = self._start(partitions, from_beginning, connect_s)
+            partitions = self._partitions(CONNECT_S)
+            self._assigned = self._start(partitions, from_beginning, CONNECT_S)
+        except KafkaException as failure:
+            self._consumer.close()
+            raise self._no_answer(failure, CONNECT_S) from None
         except BaseException:
             self._consumer.close()
             raise
+        self._logger.disabled = False
 
     def poll(self, timeout: float) -> Message | None:
         """Return the next message, or None after ``timeout`` seconds.
@@ -143,17 +145,18 @@ class TopicReader:
             **config,
         }
         try:
-            return Consumer(properties, logger=_log)
+            return Consumer(properties, logger=self._logger)
         except KafkaException as failure:
             raise ConfigError(f"Kafka client settings: {failure.args[0].str()}") from None
 
     def _note(self, error: KafkaError) -> None:
         """Keep an error that must stop the reader; log one that librdkafka rides out."""
+        self._last = error.str()
         self._end = self._end or self._refused(error)
         if self._end is None and error.fatal():
             self._end = TransientError(f"reading topic {self._topic} stopped: {error.str()}")
         if self._end is None:
-            _log.warning("reading topic %s: %s", self._topic, error.str())
+            self._logger.warning("reading topic %s: %s", self._topic, error.str())
 
     def _refused(self, error: KafkaError) -> ConfigError | None:
         return refused(error, f"topic {self._topic}", grouped=self._grouped)
@@ -167,16 +170,21 @@ class TopicReader:
         try:
             topic = self._consumer.list_topics(self._topic, timeout).topics[self._topic]
         except KafkaException as failure:
-            self._note(failure.args[0])
+            self._end = self._end or self._refused(failure.args[0])
             self._consumer.poll(0)  # hands over what the connection's thread met
             self._check()
-            raise TransientError(
-                f"no Kafka broker answers at {self._servers} within {timeout:g} s: is the address "
-                f"right, and the broker up? ({failure.args[0].str()})"
-            ) from None
+            raise self._no_answer(failure, timeout) from None
         if topic.error is not None and (error := self._refused(topic.error)):
             raise error
         return [TopicPartition(self._topic, partition) for partition in topic.partitions]
+
+    def _no_answer(self, failure: KafkaException, timeout: float) -> TransientError:
+        reason = self._last or failure.args[0].str()
+        return TransientError(
+            f"no Kafka broker answers at {self._servers} within {timeout:g} s: {reason}. Does it"
+            " run there? Give another address with --bootstrap-servers, and login and encryption"
+            " with --client-config"
+        )
 
     def _start(
         self, partitions: list[TopicPartition], from_beginning: bool, timeout: float
@@ -201,7 +209,7 @@ class TopicReader:
     def _await_topic(self, timeout: float) -> None:
         # Serves librdkafka's callbacks, and keeps the promise not to return at once.
         self._consumer.poll(timeout)
-        partitions = self._partitions(_CONNECT_S)
+        partitions = self._partitions(CONNECT_S)
         if partitions:
             # All in a topic that is younger than the reader is news to it.
-            self._assigned = self._start(partitions, True, _CONNECT_S)
+            self._assigned = self._start(partitions, True, CONNECT_S)

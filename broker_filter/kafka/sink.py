@@ -13,7 +13,7 @@ from broker_filter.backoff import Backoff
 from broker_filter.config import Kafka
 from broker_filter.config_file import problem_lines
 from broker_filter.errors import BrokerFilterError, ConfigError, StateError, TransientError
-from broker_filter.kafka.client import connect, open_client, producer_config
+from broker_filter.kafka.client import client_logger, connect, open_client, producer_config
 from broker_filter.kafka.errors import ClientErrors, client_error
 from broker_filter.types import Headers, OutgoingMessage
 
@@ -246,7 +246,10 @@ def open_sink(
     except ValidationError as error:
         lines = problem_lines(Kafka, error, {}, given)
     else:
-        return KafkaSink(kafka, properties)
+        logger = client_logger()
+        sink = KafkaSink(kafka, {"logger": logger, **(properties or {})})
+        logger.disabled = False
+        return sink
     raise ConfigError("\n".join(lines))
 
 

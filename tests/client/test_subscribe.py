@@ -22,12 +22,13 @@ import pandas as pd
 import pytest
 from confluent_kafka import Producer
 
-from broker_filter.alerts.alert import Alert
+from broker_filter.alerts.alert import Alert, CertifiedK
 from broker_filter.alerts.codec import from_avro, from_message, to_avro, to_message
 from broker_filter.client.save import parquet_file
 from broker_filter.client.subscribe import Subscription, subscribe
 from broker_filter.commands.subscribe import add_arguments, format_alert, run
 from broker_filter.errors import ConfigError, TransientError
+from broker_filter.kafka import reader
 from broker_filter.kafka.embedded import EmbeddedBroker
 from broker_filter.kafka.reader import TopicReader
 from broker_filter.schemas import schema_folder, schema_id
@@ -260,9 +261,14 @@ def test_a_group_goes_on_after_the_last_alert_that_was_handled(topic: str) -> No
             assert next(third).log10_k == 4
 
 
-def test_no_broker_is_an_error_that_says_where() -> None:
-    with pytest.raises(TransientError, match=r"no Kafka broker answers at 127\.0\.0\.1:1 "):
-        TopicReader("127.0.0.1:1", "alerts", connect_s=0.5)
+def test_no_broker_is_one_message_that_says_where_why_and_the_way_out(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "CONNECT_S", 0.5)
+    said = r"no Kafka broker answers at 127\.0\.0\.1:1 .*Connection refused.* --bootstrap-servers"
+    with pytest.raises(TransientError, match=said):
+        TopicReader("127.0.0.1:1", "alerts")
+    assert caplog.records == []
 
 
 def test_a_wrong_property_is_named() -> None:
@@ -280,13 +286,28 @@ def arguments(servers: str, topic: str, *more: str) -> argparse.Namespace:
     return parser.parse_args([*fixed, "--timeout", str(SILENCE_S), *more])
 
 
-def test_a_line_tells_time_star_k_and_intervals() -> None:
+def test_a_line_says_time_star_k_and_intervals() -> None:
     one = replace(alert(6.25, star="KB-2073"), last_epoch_mjd_tai=61000.5)
     line = format_alert(one)
-    assert line.startswith("2025-11-21T12:00:00 TAI  new         KB-2073 F146  log10 K 6.25  t0 ")
+    assert line.startswith("2025-11-21T12:00:00 TAI  new         KB-2073 F146  log10 K 6.25  ")
     for name in ("t0", "tE", "rho", "f_s"):
         median, up, down = one.interval(name).rounded()
         assert f"{name} {median} +{up} -{down}" in line
+
+
+def test_a_line_says_what_is_known_of_the_star() -> None:
+    one = replace(
+        alert(6.25),
+        certified=CertifiedK(5.5, 0.043, 900.0, 1),
+        p_event=0.314,
+        magnitude_now=18.256,
+        ra=270.5,
+        dec=-29.25,
+    )
+    known = "certified 5.50 +-0.04  P(event) 0.31  mag 18.26  at 270.50000 -29.25000  t0 "
+    assert known in format_alert(one)
+    unknown = replace(one, certified=None, magnitude_now=None, ra=None, p_event=0.99999)
+    assert "log10 K 6.25  P(event) >0.99  t0 " in format_alert(unknown)
 
 
 def test_command_prints_a_line_an_alert(
