@@ -413,8 +413,9 @@ class Window(BaseModel):
         default=4096,
         ge=64,
         le=1 << 16,
-        description="epochs that a window can hold; more are rejected as window_full. The network"
-        " reads at most as many as its card says, binned from these",
+        description="points that a window can hold; where more epochs come, neighbours of one"
+        " source are merged, never the newest. The network reads at most as many as its card says,"
+        " binned from these",
     )
 
 

@@ -91,9 +91,11 @@ _INTAKE = (
         "points_inserted_total",
         "counter",
         ("outcome",),
-        "epochs by what became of them: inserted, duplicate, late, or rejected and why",
-        "many rejected: check flag_mask, mjd_min and mjd_max against the survey",
-        known=("inserted", "duplicate", "late"),
+        "epochs by what became of them: inserted, thinned (merged with their neighbours in a window"
+        " that is full), duplicate, late, or rejected and why",
+        "many rejected: check flag_mask, mjd_min and mjd_max against the survey; many thinned: a"
+        " denser cadence than window.max_points is made for",
+        known=("inserted", "thinned", "duplicate", "late"),
     ),
     Metric(
         "consumer_lag_records",

@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 
 from broker_filter.types import FloatArray, IntArray
 
-__all__ = ["Epochs"]
+__all__ = ["TICKS_PER_DAY", "Epochs"]
+
+TICKS_PER_DAY: Final = 1e6
+"""Times are kept to the tick (0.09 s): epochs of one track in the same tick are one epoch."""
 
 _ONE: Final = np.ones(1, np.bool_)
 

@@ -16,6 +16,7 @@ from broker_filter.types import FloatArray, IntArray
 from broker_filter.windows.epochs import Epochs
 from broker_filter.windows.instruments import Instruments
 from broker_filter.windows.points import PagedPoints, spans
+from broker_filter.windows.thinning import Thinning, is_merged
 
 __all__ = ["Insertion"]
 
@@ -30,8 +31,8 @@ class Insertion:
     ----------
     points : PagedPoints
     instruments : Instruments
-    max_points : int
-        Most epochs that a window may hold; the newest beyond are rejected as ``window_full``.
+    thinning : Thinning
+        Takes over where windows are full.
     counts : Counter
         Becomes the number of epochs by outcome.
     """
@@ -40,11 +41,11 @@ class Insertion:
         self,
         points: PagedPoints,
         instruments: Instruments,
-        max_points: int,
+        thinning: Thinning,
         counts: Counter[str],
     ) -> None:
         self._points, self._instruments = points, instruments
-        self._max_points, self._counts = max_points, counts
+        self._thinning, self._counts = thinning, counts
 
     def known_times(
         self, slot: IntArray, time: FloatArray, source: int, within_days: float
@@ -68,6 +69,7 @@ class Insertion:
             code = points.source[index]
             same = inside & ((code == source) | (code == self._instruments.other[source]))
             same &= np.abs(points.time[index] - time) <= within_days
+            same &= ~is_merged(points.time[index])
             known = np.where(same, points.time[index], known)
         return known
 
@@ -75,18 +77,30 @@ class Insertion:
         """Add epochs that are newer than all that their windows have seen."""
         first, size = epochs.runs()
         slot = epochs.slot[first]
+        crowded = self._thinning.is_crowded(slot, size)
+        if crowded.any():
+            of_crowded = np.repeat(crowded, size)
+            self._crowd(epochs.take(of_crowded), source)
+            if crowded.all():
+                return
+            epochs, slot, size = epochs.take(~of_crowded), slot[~crowded], size[~crowded]
         held = self._points.count[slot].astype(np.int64)
-        total = np.minimum(held + size, self._max_points)
-        taken = int((total - held).sum())
-        self._counts["inserted"] += taken
-        self._counts["window_full"] += len(epochs) - taken
-        self._points.lengthen(slot, total)
-        owner, position = spans(held, total)
-        if taken < len(epochs):
-            epochs = epochs.take(first[owner] + position - held[owner])
-        code = np.full(taken, source, np.uint16)
+        self._counts["inserted"] += len(epochs)
+        self._points.lengthen(slot, held + size)
+        _, position = spans(held, held + size)
+        code = np.full(len(epochs), source, np.uint16)
         columns = epochs.time, epochs.flux, epochs.error, code
         self._points.write(self._points.index(epochs.slot, position), columns)
+
+    def _crowd(self, epochs: Epochs, source: int) -> None:
+        """Insert new epochs into windows that are thinned."""
+        first, size = epochs.runs()
+        room = self._thinning.room(epochs.slot[first])
+        lost = np.minimum(self._thinning.insert(epochs, source), size)
+        inserted = np.minimum(room, size - lost)
+        self._counts["inserted"] += int(inserted.sum())
+        self._counts["window_full"] += int(lost.sum())
+        self._counts["thinned"] += int((size - lost - inserted).sum())
 
     def merge(self, epochs: Epochs, source: int) -> None:
         """Put epochs at their places in the order of (time, source); settle those known."""
@@ -102,7 +116,27 @@ class Insertion:
             self._settle(index, epochs)
             return
         self._settle(index[known], epochs.take(known))
-        self._splice(epochs.take(~known), position[~known], source)
+        self._put(epochs.take(~known), position[~known], source)
+
+    def _put(self, epochs: Epochs, position: IntArray, source: int) -> None:
+        """Insert epochs that are not held as they are; what merged points hold is known."""
+        first, size = epochs.runs()
+        crowded = np.repeat(self._thinning.is_crowded(epochs.slot[first], size), size)
+        if not crowded.any():
+            self._splice(epochs, position, source)
+            return
+        covered = self._covered(epochs, source)
+        self._counts["duplicate"] += int(covered.sum())
+        if (new := crowded & ~covered).any():
+            self._crowd(epochs.take(new), source)
+        if not crowded.all():
+            self._splice(epochs.take(~crowded), position[~crowded], source)
+
+    def _covered(self, epochs: Epochs, source: int) -> NDArray[np.bool_]:
+        """Whether epochs are part of merged points, of either kind of flux of their camera."""
+        other = int(self._instruments.other[source])
+        covered = self._thinning.covers(epochs, source)
+        return covered if other < 0 else covered | self._thinning.covers(epochs, other)
 
     def _of_one_kind(self, epochs: Epochs, source: int) -> Epochs:
         """Settle epochs that windows hold as the camera's other kind of flux: total flux stays."""
@@ -162,7 +196,6 @@ class Insertion:
         first, size = epochs.runs()
         slot, start = epochs.slot[first], position[first]
         held = self._points.count[slot].astype(np.int64)
-        total = np.minimum(held + size, self._max_points)
         owner, tail = spans(start, held)
         old = self._points.columns(self._points.index(slot[owner], tail))
         code = np.full(len(epochs.slot), source, np.uint16)
@@ -174,10 +207,7 @@ class Insertion:
         owner = np.concatenate([owner, np.repeat(np.arange(len(slot)), size)])
         order = np.lexsort((self._instruments.rank[sources], time, owner))
         owner, at = spans(start, held + size)
-        kept = at < total[owner]
-        order, owner, at = order[kept], owner[kept], at[kept]
-        self._points.lengthen(slot, total)
+        self._points.lengthen(slot, held + size)
         index = self._points.index(slot[owner], at)
         self._points.write(index, (time[order], flux[order], error[order], sources[order]))
-        self._counts["inserted"] += int((total - held).sum())
-        self._counts["window_full"] += int((held + size - total).sum())
+        self._counts["inserted"] += len(epochs)

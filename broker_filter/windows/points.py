@@ -17,7 +17,7 @@ from broker_filter.state.columns import Column, Streamed
 from broker_filter.types import FloatArray, IntArray
 from broker_filter.windows.point_copy import PageCopy
 
-__all__ = ["PAGE", "PagedPoints", "grown", "spans"]
+__all__ = ["PAGE", "Columns", "PagedPoints", "grown", "spans"]
 
 PAGE: Final = 64
 _SHIFT: Final = 6
@@ -164,6 +164,16 @@ class PagedPoints:
             self._widen(int(column.max()) + 1)
             self._table[row[owner], column] = self._take(len(owner))
 
+    def resize(self, row: IntArray, count: IntArray) -> None:
+        """Give each of ``row`` (no repeats) ``count`` > 0 points: new ones are undefined."""
+        more = count > self.count[row]
+        self.lengthen(row[more], count[more])
+        row, count = row[~more], count[~more]
+        held = self._pages_of(row)
+        self.count[row] = count
+        owner, column = spans(self._pages_of(row), held)
+        self._give_back(self._table[row[owner], column])
+
     def drop_front(self, row: IntArray, n: IntArray) -> None:
         """Drop the first ``n`` points of each of ``row`` (no repeats); free pages left empty."""
         held = self._pages_of(row)
@@ -205,8 +215,8 @@ class PagedPoints:
         }
         return {"count": rows.count, **points}
 
-    def restore(self, columns: Mapping[str, NDArray[Any]], limit: int) -> None:
-        """Take over rows that `state` gave, as the first; of each its first ``limit`` points.
+    def restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Take over rows that `state` gave, as the first.
 
         Raises
         ------
@@ -218,9 +228,9 @@ class PagedPoints:
             len(columns[name]) != count.sum() for name in _POINT_COLUMNS
         ):
             raise ValueError("points and their counts contradict each other")
-        first, held = np.cumsum(count) - count, np.minimum(count, limit)
-        self.lengthen(np.arange(len(count)), held)
-        for row, position in _blocks(held):
+        first = np.cumsum(count) - count
+        self.lengthen(np.arange(len(count)), count)
+        for row, position in _blocks(count):
             at, index = first[row] + position, self.index(row, position)
             for name in _POINT_COLUMNS:
                 getattr(self, name)[index] = columns[name][at]

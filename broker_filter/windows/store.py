@@ -24,18 +24,16 @@ from broker_filter.photometry.times import SECONDS_PER_DAY
 from broker_filter.photometry.usable import by_reference
 from broker_filter.state.columns import Column, Columns, arrays_of
 from broker_filter.types import FloatArray, IntArray, Photometry, StarId, WindowBatch
-from broker_filter.windows.epochs import Epochs
+from broker_filter.windows.epochs import TICKS_PER_DAY, Epochs
 from broker_filter.windows.insertion import Insertion
 from broker_filter.windows.instruments import Instruments
 from broker_filter.windows.points import PagedPoints, grown, spans
 from broker_filter.windows.readout import Readout
 from broker_filter.windows.stars import Stars
+from broker_filter.windows.thinning import Thinning
 from broker_filter.windows.tracks import COLUMNS, Tracks
 
 __all__ = ["WindowStore"]
-
-TICKS_PER_DAY: Final = 1e6
-"""Times are kept to the tick (0.09 s): epochs of one track in the same tick are one epoch."""
 
 NEVER: Final = -(1 << 40)
 CHUNK_POINTS: Final = 1 << 21
@@ -52,7 +50,8 @@ class WindowStore:
     window_days : float
         Length T of a window.
     max_points : int
-        Most epochs that a window may hold; the newest beyond are rejected as ``window_full``.
+        Most points that a window may hold; where more epochs come, neighbours of one source are
+        merged (`broker_filter.windows.thinning`).
     baseline_floor : float
         Smallest relative error of a baseline: flat fields and skies are no better.
     """
@@ -71,7 +70,8 @@ class WindowStore:
         self._last_row = np.zeros(0, np.int32)
         self._points = PagedPoints()
         self._tracks = Tracks(baseline_floor)
-        self._insertion = Insertion(self._points, self._instruments, max_points, self._counts)
+        self._thinning = Thinning(self._points, self._instruments, self._step, max_points)
+        self._insertion = Insertion(self._points, self._instruments, self._thinning, self._counts)
         self._readout = Readout(self._points, self._tracks, self._instruments)
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class WindowStore:
     @property
     def nbytes(self) -> int:
         """Memory of all arrays, bytes."""
-        own = (self._newest, self._anchor, self._last_row)
+        own = (self._newest, self._anchor, self._last_row, self._thinning.level)
         parts = (self._stars, self._points, self._tracks)
         return sum(array.nbytes for array in own) + sum(part.nbytes for part in parts)
 
@@ -130,11 +130,13 @@ class WindowStore:
     def take_counts(self) -> dict[str, int]:
         """Epochs by outcome since the last call; every epoch has exactly one.
 
-        ``inserted``, ``duplicate``, ``late`` (older than its window's start), ``window_full``,
-        ``too_many_sources``. Besides, ``no_baseline`` counts the sources of windows that could
-        not be read, ``difference_without_reference`` those of them that are difference flux of a
-        star whose total flux is not known, and ``not_finite`` the points left out because no star
-        can be so many baselines bright or so many errors away from its baseline.
+        ``inserted``, ``thinned`` (taken by a window that is full, and merged with its neighbours
+        now or when newer ones come), ``duplicate``, ``late`` (older than its window's start),
+        ``window_full`` (of more sources than a window can hold), ``too_many_sources``. Besides,
+        ``no_baseline`` counts the sources of windows that could not be read,
+        ``difference_without_reference`` those of them that are difference flux of a star whose
+        total flux is not known, and ``not_finite`` the points left out because no star can be so
+        many baselines bright or so many errors away from its baseline.
         """
         counts = {outcome: n for outcome, n in self._counts.items() if n}
         self._counts.clear()
@@ -165,6 +167,10 @@ class WindowStore:
         one of smallest (error, flux) stays, and of total and difference flux of one camera in the
         same tick total flux. Where the times of one exposure differ from message to message
         (``same_epoch_s``), that which came first stays.
+
+        Of a window that is thinned this holds up to rounding, and as long as the epochs of a source
+        come in order of time: one that comes later than its neighbours did, into a cell in which
+        epochs are merged, counts as ``duplicate``, since which epochs those were is not kept.
         """
         moved = [self._insert(part) for part in by_reference(photometry)]
         if len(moved) == 1:
@@ -177,8 +183,10 @@ class WindowStore:
             self._counts["too_many_sources"] += len(photometry)
         if source < 0 or not len(photometry):
             return np.empty(0, np.int64)
+        known = len(self)
         slot = self._stars.slots(photometry)
-        self._make_room(len(self))
+        if len(self) > known:
+            self._make_room(len(self))
         track = self._tracks.of(slot, source)
         if np.isfinite(photometry.ref_flux).any():
             self._tracks.refer(track, photometry.ref_flux, photometry.ref_flux_err)
@@ -212,6 +220,7 @@ class WindowStore:
         self._anchor = grown(self._anchor, size, NEVER)
         self._last_row = grown(self._last_row, size)
         self._points.add_rows(size)
+        self._thinning.add_rows(size)
         self._tracks.add_rows(size)
 
     def _cell(self, time: FloatArray) -> IntArray:
@@ -294,6 +303,7 @@ class WindowStore:
             track = self._tracks.of(slot[owner[of]], code)
             self._tracks.fold(track, time[of], flux[of], error[of])
         self._points.drop_front(slot, n)
+        self._thinning.relax(slot)
 
     def read(self, slots: IntArray, *, count: bool = True) -> WindowBatch:
         """Read windows in units of their baselines, each source in units of its own.
@@ -351,6 +361,7 @@ class WindowStore:
             **self._stars.state(),
             **self._instruments.state(),
             **{name: getattr(self, f"_{name}")[:size].copy() for name in _OWN},
+            "level": self._thinning.level[:size].copy(),
             **{name: array[: self._tracks.size].copy() for name, array in tracks.items()},
             **self._points.state(size),
         }
@@ -358,8 +369,8 @@ class WindowStore:
     def restore(self, columns: Columns) -> None:
         """Take over what another store of the same window length held; this one must be empty.
 
-        ``max_points`` and the baseline's floor are those of this store: of a window that holds more
-        than ``max_points`` the first stay.
+        ``max_points`` and the baseline's floor are those of this store: a window that holds more
+        than ``max_points`` is thinned.
 
         Parameters
         ----------
@@ -383,4 +394,7 @@ class WindowStore:
         for name in _OWN:
             getattr(self, f"_{name}")[: len(self)] = columns[name]
         self._tracks.restore({name: columns[f"track.{name}"] for name in COLUMNS})
-        self._points.restore(columns, self.max_points)
+        self._points.restore(columns)
+        if "level" in columns:  # older snapshots hold no merged points
+            self._thinning.level[: len(self)] = columns["level"]
+        self._thinning.fit(np.arange(len(self)))

@@ -11,6 +11,7 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from broker_filter.state.columns import arrays_of, unpacked
 from broker_filter.types import Photometry
 from broker_filter.windows.store import WindowStore
 from broker_filter.windows.waves import concatenate, waves
@@ -224,3 +225,171 @@ def test_a_restored_store_goes_on_as_if_nothing_had_happened(epochs: list[Epoch]
     for epoch in epochs[cut:]:
         store.insert(message([epoch]))
     assert contents(store) == contents(one_by_one(epochs))
+
+
+MAX_POINTS = 24
+
+
+def dense(days: float = 19) -> st.SearchStrategy[list[Epoch]]:
+    """Up to ten times as many epochs as a window of `MAX_POINTS` holds, each only once."""
+    return st.lists(
+        st.builds(
+            Epoch,
+            star=st.sampled_from(["a", "a", "a", "b"]),
+            source=st.sampled_from(["", "", "x"]),
+            mjd=st.integers(0, int(days * 50)).map(lambda i: START + i / 50),
+            flux=st.integers(900, 1100).map(float),
+            error=st.sampled_from([5.0, 10.0]),
+        ),
+        min_size=1,
+        max_size=240,
+        unique_by=lambda e: (e.star, e.source, e.mjd),
+    )
+
+
+def thinned(epochs: Iterable[Epoch]) -> WindowStore:
+    """A store of small windows that took epochs one by one."""
+    store = WindowStore(max_points=MAX_POINTS)
+    for epoch in epochs:
+        store.insert(message([epoch]))
+        assert store.count.max() <= MAX_POINTS
+    return store
+
+
+def points(store: WindowStore) -> dict[tuple[str, str], list[tuple[float, float, float]]]:
+    """Time, flux and error of the points of each star and source, as they are held."""
+    columns = arrays_of(store.state())
+    names = unpacked("sources", columns)
+    stars = np.repeat(np.array(store.star), columns["count"])
+    found: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
+    rows = (columns[name].tolist() for name in ("source", "time", "flux", "error"))
+    for star, code, *point in zip(stars.tolist(), *rows, strict=True):
+        found.setdefault((star, names[code]), []).append(tuple(point))
+    return found
+
+
+def alike(one: WindowStore, two: WindowStore) -> None:
+    """Both hold the same points up to rounding."""
+    first, second = points(one), points(two)
+    assert first.keys() == second.keys()
+    for key, expected in first.items():
+        np.testing.assert_allclose(second[key], expected, rtol=1e-5, atol=0)
+        np.testing.assert_allclose(
+            [t for t, _, _ in second[key]], [t for t, _, _ in expected], rtol=0, atol=1.1e-6
+        )
+
+
+@given(dense())
+@settings(max_examples=50, deadline=None)
+def test_a_full_window_holds_the_newest_epoch_of_each_source_as_it_came(
+    epochs: list[Epoch],
+) -> None:
+    epochs = in_order(epochs)
+    newest = {(e.star, e.source): (e.mjd, e.flux, e.error) for e in epochs}
+    held = points(thinned(epochs))
+    assert {key: found[-1] for key, found in held.items()} == newest
+
+
+@given(dense(), st.randoms(use_true_random=False))
+@settings(max_examples=50, deadline=None)
+def test_thinning_keeps_the_weight_and_the_weighted_sums_of_what_was_taken(
+    epochs: list[Epoch], rng: random.Random
+) -> None:
+    wide, narrow = WindowStore(max_points=10_000), WindowStore(max_points=MAX_POINTS)
+    taken = {e: narrow_count(narrow, e) for e in rng.sample(epochs, len(epochs))}
+    for epoch in in_order(e for e, outcome in taken.items() if outcome != "duplicate"):
+        wide.insert(message([epoch]))
+    assert points(wide).keys() == points(narrow).keys()
+    for key, all_of_it in points(wide).items():
+        np.testing.assert_allclose(sums(points(narrow)[key]), sums(all_of_it), rtol=2e-5)
+
+
+def narrow_count(store: WindowStore, epoch: Epoch) -> str:
+    """Insert one epoch; the one outcome that it has."""
+    store.insert(message([epoch]))
+    ((outcome, n),) = store.take_counts().items()
+    assert n == 1
+    return outcome
+
+
+def sums(found: list[tuple[float, float, float]]) -> list[float]:
+    weight = [error**-2 for _, _, error in found]
+    return [
+        sum(weight),
+        sum(w * (t - START + 1) for w, (t, _, _) in zip(weight, found, strict=True)),
+        sum(w * flux for w, (_, flux, _) in zip(weight, found, strict=True)),
+    ]
+
+
+@given(dense(60), st.randoms(use_true_random=False))
+@settings(max_examples=50, deadline=None)
+def test_what_was_merged_and_comes_again_is_a_duplicate(
+    epochs: list[Epoch], rng: random.Random
+) -> None:
+    store = thinned(in_order(epochs))
+    before, taken = contents(store), store.take_counts()
+    assert sum(taken.values()) == len(epochs)
+    assert set(taken) <= {"inserted", "thinned", "late"}
+    for epoch in rng.sample(epochs, len(epochs)):
+        store.insert(message([epoch]))
+    assert set(store.take_counts()) <= {"duplicate", "late"}
+    assert contents(store) == before
+
+
+@given(dense(60), st.integers(1, 60))
+@settings(max_examples=50, deadline=None)
+def test_cutting_a_dense_stream_into_messages_changes_no_more_than_rounding(
+    epochs: list[Epoch], size: int
+) -> None:
+    one_source = [replace_source(e) for e in in_order(epochs)]
+    one_source = list({(e.star, e.mjd): e for e in one_source}.values())
+    whole = WindowStore(max_points=MAX_POINTS)
+    for first in range(0, len(one_source), size):
+        whole.insert(message(one_source[first : first + size]))
+    alone = thinned(one_source)
+    alike(whole, alone)
+    assert whole.take_counts() == alone.take_counts()
+
+
+def replace_source(epoch: Epoch) -> Epoch:
+    return epoch._replace(source="")
+
+
+@given(dense(), st.randoms(use_true_random=False))
+@settings(max_examples=50, deadline=None)
+def test_a_source_may_lag_behind_another_in_a_dense_window(
+    epochs: list[Epoch], rng: random.Random
+) -> None:
+    clean = in_order(epochs)
+    lag = {"": 0.0, "x": rng.uniform(0, 20)}
+    alike(thinned(sorted(clean, key=lambda e: e.mjd + lag[e.source])), thinned(clean))
+
+
+@given(dense(60), st.integers(0, 240))
+@settings(max_examples=40, deadline=None)
+def test_a_restored_dense_store_goes_on_as_if_nothing_had_happened(
+    epochs: list[Epoch], cut: int
+) -> None:
+    epochs = in_order(epochs)
+    store = WindowStore(max_points=MAX_POINTS)
+    store.restore(thinned(epochs[:cut]).state())
+    for epoch in epochs[cut:]:
+        store.insert(message([epoch]))
+    assert contents(store) == contents(thinned(epochs))
+
+
+@given(dense(60))
+@settings(max_examples=40, deadline=None)
+def test_each_outcome_of_a_window_of_too_many_sources_is_counted_once(
+    epochs: list[Epoch],
+) -> None:
+    store = WindowStore(max_points=3)
+    many = [e._replace(source=str(i % 7)) for i, e in enumerate(in_order(epochs))]
+    for epoch in many:
+        store.insert(message([epoch]))
+        assert store.count.max() <= 3
+    assert sum(store.take_counts().values()) == len(many)
+    newest = {e.star: e.mjd for e in many}
+    assert {
+        s: max(t for (x, _), f in points(store).items() if x == s for t, _, _ in f) for s in newest
+    } == newest

@@ -159,11 +159,43 @@ def test_late_epochs_are_counted_and_dropped() -> None:
     assert read(store).n.tolist() == [1]
 
 
-def test_a_full_window_rejects_and_counts() -> None:
+def test_a_full_window_is_thinned_and_keeps_its_newest_epoch() -> None:
     store = WindowStore(max_points=100)
-    store.insert(photometry([Epoch(1, START + i / 100) for i in range(150)]))
-    assert store.take_counts()["window_full"] == 50
-    assert read(store).n.tolist() == [100]
+    store.insert(photometry([Epoch(1, START + i / 100, 1000.0 + i) for i in range(150)]))
+    assert store.take_counts() == {"inserted": 100, "thinned": 50}
+    batch = read(store)
+    assert 50 <= batch.n[0] <= 100
+    assert epochs_of(batch, 0)[-1] == pytest.approx((START + 1.49, 1.149))
+
+
+def test_a_window_of_more_sources_than_points_loses_its_oldest_epochs() -> None:
+    store = WindowStore(max_points=3)
+    feed(store, [Epoch(1, START + i / 100, source=str(i)) for i in range(5)])
+    assert store.take_counts() == {"inserted": 3, "window_full": 2}
+    assert read(store).mjd_tai[0].tolist() == [START + i / 100 for i in (2, 3, 4)]
+
+
+def test_a_window_whose_merged_points_have_left_holds_each_epoch_again() -> None:
+    store = WindowStore(max_points=100)
+    feed(store, [Epoch(1, START + i / 100) for i in range(150)], 10)
+    feed(store, [Epoch(1, START + 20 + i / 10) for i in range(50)])
+    store.take_counts()
+    feed(store, [Epoch(1, START + 25 + i / 100) for i in range(40)], 10)
+    assert store.take_counts() == {"inserted": 40}
+    assert read(store).n.tolist() == [90]
+
+
+def test_a_snapshot_from_before_thinning_restores_and_is_thinned() -> None:
+    store = feed(WindowStore(), [Epoch(1, START + i / 100, 1000.0 + i) for i in range(150)])
+    old = {k: v for k, v in store.state().items() if k != "level"}
+    other = WindowStore(max_points=100)
+    other.restore(old)
+    expected = feed(
+        WindowStore(max_points=100),
+        [Epoch(1, START + i / 100, 1000.0 + i) for i in range(150)],
+        150,
+    )
+    assert same(other, expected)
 
 
 def test_a_sparse_star_pays_for_one_page() -> None:
