@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -112,7 +113,7 @@ def test_the_lens_density_is_the_integral_over_flux_share_and_baseline(log_f_s: 
 
     whole = sum(
         quad(density, a, b, epsabs=0, epsrel=1e-9, points=[0.05] if a < 0.05 < b else None)[0]
-        for a, b in zip(edges, edges[1:], strict=False)
+        for a, b in pairwise(edges.tolist())
     )
     found = LensDensity(light, white, (low, high), log_f_s=log_f_s)(signal[:, None])
     assert found[0] == pytest.approx(math.log(whole), abs=1e-6)
