@@ -425,10 +425,11 @@ def _single_gains(gram: FloatArray) -> FloatArray:
 
 def _greedy(gram: FloatArray, log_p: FloatArray, n_epochs: int, family: NoiseFamily) -> FloatArray:
     """Density of each model, shape (M,), where the columns that help most are freed one by one."""
-    every, left = np.arange(len(gram)), np.ones(gram[:, 0, 1:].shape, np.bool_)
+    every, n_columns = np.arange(len(gram)), gram.shape[1] - 1
+    left = np.ones((len(gram), n_columns), np.bool_)
     rooms = {"epoch": family.wrong_epochs, "night": family.wrong_nights}
     taken = {kind: np.zeros(len(gram), np.int64) for kind in rooms}
-    for _ in range(sum(rooms.values()) if left.shape[1] else 0):
+    for _ in range(sum(rooms.values()) if n_columns else 0):
         left[:, :n_epochs] &= (taken["epoch"] < rooms["epoch"])[:, None]
         left[:, n_epochs:] &= (taken["night"] < rooms["night"])[:, None]
         best = np.where(left, _single_gains(gram), -1.0).argmax(axis=1)
