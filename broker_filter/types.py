@@ -25,6 +25,7 @@ __all__ = [
     "Headers",
     "IntArray",
     "Message",
+    "NotFitted",
     "OutgoingMessage",
     "Partition",
     "Photometry",
@@ -318,3 +319,10 @@ class Fit:
     degrees_of_freedom: int
     p_value: float
     autocorrelation: float
+
+
+@dataclass(frozen=True, slots=True)
+class NotFitted:
+    """Why the epochs of a star have no `Fit`: one sentence without a full stop."""
+
+    reason: str

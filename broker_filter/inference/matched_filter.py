@@ -8,6 +8,8 @@ are likely says where the event is and how long it lasts, for the posterior.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, pad
@@ -85,15 +87,7 @@ class LensScan(nn.Module):
         return torch.cat([self._features(*part) for part in rows])
 
     def _features(self, x: Tensor, valid: Tensor, b: Tensor) -> Tensor:
-        cells = _cells(x, valid, b)
-        total = cells[:, 1].sum(-1)
-        common = (b**2 / (1 + b**2 * total))[:, None, None]
-        found = []
-        for level in range(LEVELS):
-            found.append(_best(*_filter(cells, self.kernels, common, _outside(level)), level))
-            cells = cells.reshape(*cells.shape[:2], -1, 2).sum(-1)
-        s, time, amplitude = (torch.cat([best[i] for best in found], -1) for i in range(3))
-        low = torch.stack([best[3] for best in found], -1)
+        s, time, amplitude, low = self._templates(x, valid, b)
         likely = (0.5 * s.clamp(min=0).square()).softmax(-1)
         mean = (likely * torch.stack([time, self.octaves.expand_as(s), amplitude, s])).sum(-1)
         spread = (likely * (self.octaves - mean[1][:, None]).square()).sum(-1).sqrt()
@@ -106,6 +100,48 @@ class LensScan(nn.Module):
             low.asinh(),
         ]
         return torch.cat(features, -1).masked_fill(~valid.any(-1, keepdim=True), 0.0)
+
+    def _templates(
+        self, x: Tensor, valid: Tensor, b: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Templates by level and shape: the largest S, its time and its amplitude.
+
+        These have shape (B, LEVELS x K); the last is the smallest S by level, (B, LEVELS).
+        """
+        cells = _cells(x, valid, b)
+        total = cells[:, 1].sum(-1)
+        common = (b**2 / (1 + b**2 * total))[:, None, None]
+        found = []
+        for level in range(LEVELS):
+            found.append(_best(*_filter(cells, self.kernels, common, _outside(level)), level))
+            cells = cells.reshape(*cells.shape[:2], -1, 2).sum(-1)
+        s, time, amplitude = (torch.cat([best[i] for best in found], -1) for i in range(3))
+        return s, time, amplitude, torch.stack([best[3] for best in found], -1)
+
+    @torch.no_grad()
+    def lenses(self, days: Tensor, flux: Tensor, sigma: Tensor, b: float) -> Tensor:
+        """The best lens of each level and shape, shape (LEVELS x K, 4).
+
+        Parameters
+        ----------
+        days, flux, sigma : Tensor, shape (L,), float64
+            Epochs, flux and errors in units of the baseline.
+        b : float
+            1-sigma relative error of the baseline.
+
+        Returns
+        -------
+        Tensor
+            t0 (as ``days``), u0, log10 tE (days) and log10 rho, float64.
+        """
+        first, span = float(days.min()), max(float(days.max() - days.min()), 1e-3)
+        x = torch.stack([2 * (days - first) / span - 1, flux, sigma], -1)[None].float()
+        valid = torch.ones(1, len(days), dtype=torch.bool)
+        time = self._templates(x, valid, torch.tensor([b]))[1][0].double()
+        shapes = torch.tensor(SHAPES, dtype=torch.float64).repeat(LEVELS, 1)
+        log_tE = self.octaves.double() * math.log10(2) + math.log10(span / CELLS)
+        t0 = first + (time.nan_to_num() + 1) / 2 * span
+        return torch.stack([t0, shapes[:, 1], log_tE, shapes[:, 2].log10()], -1)
 
 
 def _filter(cells: Tensor, kernels: Tensor, common: Tensor, outside: int) -> tuple[Tensor, Tensor]:

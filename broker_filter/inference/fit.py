@@ -1,0 +1,337 @@
+"""The exact posterior and Bayes factor of a lens for the epochs of one star.
+
+The network proposes where the event may be; the likelihood decides. Population Monte Carlo (Cappe
+et al. 2004, J. Comput. Graph. Stat. 13, 907) starts from the flow's samples, from the matched
+filter's templates and from maxima of the likelihood, and sharpens mixtures on all that was seen so
+far (Cornuet et al. 2012, Scand. J. Stat. 39, 798). Its last round is of fresh samples, from a
+mixture and of a number that were fixed before.
+
+The mean weight of that round, likelihood ratio x prior / proposal density, is an unbiased estimate
+of K. So with no event in the data P(estimate >= k) <= 1/k by Markov's inequality, whatever the
+proposals were; better ones only make the estimate less noisy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from broker_filter.inference.ascent import Modes, climb
+from broker_filter.inference.evidence import LN_10
+from broker_filter.inference.likelihood import BestCurve, Likelihood
+from broker_filter.inference.matched_filter import LensScan
+from broker_filter.inference.population import (
+    LENS,
+    LensBox,
+    Mixture,
+    effective,
+    prior_log_density,
+    tempered,
+)
+from broker_filter.inference.prior import BoxPrior
+from broker_filter.types import Fit, NotFitted, SourceFit, StarEpochs
+
+__all__ = ["ENOUGH_SAMPLES", "Fitter"]
+
+LEAST_EPOCHS = 6
+"""Four parameters, a share and a baseline: fewer epochs decide nothing."""
+
+ENOUGH_SAMPLES, WANTED_SAMPLES = 100, 200
+"""Effective samples of the last round: from which on a fit has converged, and to which it aims."""
+
+MOST_FLUX, MOST_SIGNIFICANCE = 1e9, 1e7
+"""In baselines and in errors: epochs beyond are no star's, and products of them lose all digits."""
+
+FEW_SAMPLES = 20
+"""Effective samples from which on their scatter says how far off the estimate of K may be."""
+
+ROUNDS, ROUND = 16, 300
+LAST_LEAST, LAST_MOST = 600, 2500
+ADAPT_SAMPLES = 150.0  # effective ones that a mixture is fitted to
+STARTS, APART = 8, 0.3
+MODES, MODES_DEEP = 4, 15.0
+
+
+@dataclass(slots=True)
+class _Seen:
+    """All samples so far, as if drawn from all proposals together."""
+
+    z: Tensor = field(default_factory=lambda: torch.empty(0, LENS, dtype=torch.float64))
+    log_target: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
+    log_drawn: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
+    proposals: list[tuple[Mixture, int]] = field(default_factory=list)
+
+    def add(self, z: Tensor, log_target: Tensor, mixture: Mixture, own: Tensor) -> None:
+        """Take in a round; ``own`` is its log density under its own proposal, ``mixture``."""
+        n = len(z)
+        log_drawn = own + math.log(n)
+        for before, m in self.proposals:
+            log_drawn = torch.logaddexp(log_drawn, before.log_density(z, m) + math.log(m))
+        if len(self.z):
+            more = mixture.log_density(self.z, n) + math.log(n)
+            self.log_drawn = torch.logaddexp(self.log_drawn, more)
+        self.z = torch.cat([self.z, z])
+        self.log_target = torch.cat([self.log_target, log_target])
+        self.log_drawn = torch.cat([self.log_drawn, log_drawn])
+        self.proposals.append((mixture, n))
+
+    @property
+    def log_weight(self) -> Tensor:
+        return self.log_target - self.log_drawn
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """The epochs of one star under a prior."""
+
+    likelihood: Likelihood
+    box: LensBox
+
+    def log_target(self, z: Tensor) -> Tensor:
+        """Natural log of likelihood ratio times prior density, in z."""
+        ratio = self.likelihood(self.box.theta(z)).nan_to_num(nan=-math.inf, posinf=-math.inf)
+        return ratio + prior_log_density(z)
+
+
+class Fitter:
+    """Fits stars under one prior.
+
+    Parameters
+    ----------
+    prior : BoxPrior
+        t0 in days after a fit's ``t_start``.
+    samples : int
+        Of the posterior that a fit gives.
+    """
+
+    def __init__(self, prior: BoxPrior, *, samples: int = 1000) -> None:
+        self._prior, self._box, self._samples = prior, LensBox(prior), samples
+        self._scan = LensScan()
+
+    @torch.inference_mode()
+    def __call__(
+        self, epochs: StarEpochs, t_start: float, starts: Tensor, seed: int
+    ) -> Fit | NotFitted:
+        """Fit one star.
+
+        Parameters
+        ----------
+        epochs : StarEpochs
+        t_start : float, MJD TAI
+            Zero of t0.
+        starts : Tensor, shape (n, 5) or (n, 4)
+            Where the event may be, as the flow has it; may be empty.
+        seed : int
+            The same seed gives the same fit.
+        """
+        epochs = _usable(epochs)
+        if len(epochs) < LEAST_EPOCHS:
+            return NotFitted(f"not fitted: {len(epochs)} usable epochs, {LEAST_EPOCHS} are needed")
+        draw = torch.Generator().manual_seed(seed)
+        problem = _Problem(Likelihood(epochs, t_start, self._prior), self._box)
+        candidates = self._candidates(problem.likelihood, starts, draw)
+        modes = climb(problem.likelihood, self._box, _chosen(problem, candidates))
+        mixture = _first_mixture(candidates, modes, draw)
+        seen = _adapted(problem, mixture, draw)
+        last = _last_round(problem, seen, draw)
+        if not bool(torch.isfinite(last).any()):
+            return NotFitted("not fitted: no lens of the prior has a finite likelihood")
+        return self._fit(problem, epochs, t_start, modes, seen, last, draw)
+
+    def _candidates(self, likelihood: Likelihood, starts: Tensor, draw: torch.Generator) -> Tensor:
+        """Where the event may be, shape (n, 4), in z: starts first, templates, prior."""
+        b = float(likelihood.variance.mean().sqrt())
+        days, flux, sigma = likelihood.days, 1 + likelihood.residual, likelihood.weight.rsqrt()
+        order = days.argsort()
+        templates = self._scan.lenses(days[order], flux[order], sigma[order], b)
+        prior = torch.randn(len(templates), LENS, generator=draw, dtype=torch.float64)
+        finite = starts[torch.isfinite(starts).all(1), :LENS].double().cpu()
+        return torch.cat([self._box.z(finite), self._box.z(templates), prior])
+
+    def _fit(
+        self,
+        problem: _Problem,
+        epochs: StarEpochs,
+        t_start: float,
+        modes: Modes,
+        seen: _Seen,
+        last: Tensor,
+        draw: torch.Generator,
+    ) -> Fit:
+        likelihood = problem.likelihood
+        z = seen.z[_resampled(seen.log_weight.softmax(0), self._samples, draw)]
+        theta = self._box.theta(z)
+        f_s = likelihood.draw_f_s(theta, draw)
+        best = self._most_likely(problem, seen, modes)
+        curve = likelihood.best_curve(best)
+        main = int(curve.snr.argmax())
+        weight = last.softmax(0)
+        n, effective_n = len(last), effective(weight)
+        free = _free_parameters(likelihood)
+        chi2 = float(curve.residual.square().sum())
+        freedom = max(len(epochs) - free, 1)
+        reason = (
+            ""
+            if effective_n >= ENOUGH_SAMPLES
+            else (f"{effective_n:.0f} effective samples of {ENOUGH_SAMPLES} needed")
+        )
+        return Fit(
+            t_start=t_start,
+            samples=torch.cat([theta, f_s[:, main, None]], 1).float().numpy(),
+            sources=_source_fits(likelihood, epochs, curve),
+            f_s=f_s.float().numpy(),
+            log10_k=(float(last.logsumexp(0)) - math.log(n)) / LN_10,
+            log10_k_error=_error_dex(effective_n, n),
+            effective_sample_size=effective_n,
+            converged=not reason,
+            reason=reason,
+            best=torch.cat([best, curve.f_s[main, None]]).numpy(),
+            chi2=chi2,
+            degrees_of_freedom=freedom,
+            p_value=_chi2_tail(chi2, freedom),
+            autocorrelation=_autocorrelation(curve.residual, likelihood.source),
+        )
+
+    def _most_likely(self, problem: _Problem, seen: _Seen, modes: Modes) -> Tensor:
+        """Maximum of the likelihood: a climb from the best of modes and samples."""
+        ratio = seen.log_target - prior_log_density(seen.z)
+        z = torch.cat([modes.z[modes.height.argmax()][None], seen.z[ratio.topk(3).indices]])
+        found = climb(problem.likelihood, self._box, z, prior=1e-6, steps=30)
+        return self._box.theta(found.z[found.height.argmax()])
+
+
+def _usable(epochs: StarEpochs) -> StarEpochs:
+    """Epochs with a time, of plausible flux and error, from sources with a baseline."""
+    flux, sigma = epochs.flux.astype(np.float64), epochs.sigma.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        known = np.isfinite(epochs.error) & (epochs.error >= 0)
+        good = np.isfinite(epochs.mjd_tai) & known[epochs.source] & (sigma > 0)
+        good &= (np.abs(flux) <= MOST_FLUX) & (sigma <= MOST_FLUX)
+        good &= np.maximum(np.abs(flux - 1), 1) <= MOST_SIGNIFICANCE * sigma
+    present, source = np.unique(epochs.source[good], return_inverse=True)
+    return StarEpochs(
+        tuple(epochs.sources[i] for i in present.tolist()),
+        epochs.level[present],
+        epochs.error[present],
+        epochs.mjd_tai[good],
+        epochs.flux[good],
+        epochs.sigma[good],
+        source.astype(np.int16),
+    )
+
+
+def _chosen(problem: _Problem, candidates: Tensor) -> Tensor:
+    """The best candidates that are not too near to each other, shape (k, 4)."""
+    likelihood = problem.likelihood
+    height = likelihood.profile(likelihood.sums(problem.box.theta(candidates)))
+    height = height.nan_to_num(nan=-math.inf, posinf=-math.inf) - 0.5 * candidates.square().sum(1)
+    chosen = []
+    for _ in range(STARTS):
+        i = int(height.argmax())
+        chosen.append(candidates[i])
+        near = (candidates - candidates[i]).abs().amax(1) < APART
+        height = height.masked_fill(near, -math.inf)
+    return torch.stack(chosen)
+
+
+def _first_mixture(candidates: Tensor, modes: Modes, draw: torch.Generator) -> Mixture:
+    """Around all candidates, and around the maxima (Laplace's approximation)."""
+    n = len(candidates)
+    wide = Mixture.fit(candidates, torch.full((n,), 1 / n, dtype=torch.float64), draw)
+    volume = 0.5 * torch.logdet(modes.covariance)
+    mass = modes.height + volume
+    kept = mass > mass.max() - MODES_DEEP
+    share = (0.3 * mass[kept]).softmax(0)
+    root = torch.linalg.cholesky(1.5 * modes.covariance[kept])
+    return wide.joined(Mixture(share, modes.z[kept], root), 0.6)
+
+
+def _adapted(problem: _Problem, mixture: Mixture, draw: torch.Generator) -> _Seen:
+    """Rounds of adaptation, until one gives enough effective samples."""
+    seen = _Seen()
+    for _ in range(ROUNDS):
+        _round(problem, seen, mixture, ROUND, draw)
+        if _share(seen) * LAST_LEAST >= WANTED_SAMPLES * 1.25:
+            break
+        mixture = _next_mixture(seen, draw)
+    return seen
+
+
+def _round(
+    problem: _Problem, seen: _Seen, mixture: Mixture, n: int, draw: torch.Generator
+) -> Tensor:
+    """Draw and weigh ``n`` samples; their log weights under their own proposal."""
+    z = mixture.sample(n, draw)
+    log_target, own = problem.log_target(z), mixture.log_density(z, n)
+    seen.add(z, log_target, mixture, own)
+    return log_target - own
+
+
+def _share(seen: _Seen) -> float:
+    """Effective share of the last round's samples."""
+    mixture, n = seen.proposals[-1]
+    log_weight = seen.log_target[-n:] - mixture.log_density(seen.z[-n:], n)
+    return effective(log_weight.softmax(0)) / n
+
+
+def _next_mixture(seen: _Seen, draw: torch.Generator) -> Mixture:
+    return Mixture.fit(seen.z, tempered(seen.log_weight, ADAPT_SAMPLES), draw)
+
+
+def _last_round(problem: _Problem, seen: _Seen, draw: torch.Generator) -> Tensor:
+    """Log weights of fresh samples, as many as the last round of adaptation calls for."""
+    n = math.ceil(1.5 * WANTED_SAMPLES / max(_share(seen), 1e-6))
+    n = min(max(n, LAST_LEAST), LAST_MOST)
+    return _round(problem, seen, _next_mixture(seen, draw), n, draw)
+
+
+def _resampled(weight: Tensor, n: int, draw: torch.Generator) -> Tensor:
+    """Rows by systematic resampling, in random order, shape (n,)."""
+    at = (torch.arange(n) + torch.rand(1, generator=draw, dtype=torch.float64)) / n
+    rows = torch.searchsorted(weight.cumsum(0), at).clamp(max=len(weight) - 1)
+    return rows[torch.randperm(n, generator=draw)]
+
+
+def _error_dex(effective_n: float, n: int) -> float:
+    """Standard error of the mean of n weights, from their effective number, in dex.
+
+    Few effective samples cannot know what the others missed: then it is the factor by which an
+    unbiased estimate is too high with a probability of at most 1 in `FEW_SAMPLES`.
+    """
+    error = math.sqrt(max(1 / effective_n - 1 / n, 0.0)) / LN_10
+    return error if effective_n >= FEW_SAMPLES else max(error, math.log10(FEW_SAMPLES))
+
+
+def _free_parameters(likelihood: Likelihood) -> int:
+    """Lens, shares, and baselines as far as the epochs decide them rather than their errors."""
+    weight = likelihood.own_weights.sum(0) * likelihood.variance
+    return LENS + likelihood.sources + round(float((weight / (1 + weight)).sum()))
+
+
+def _source_fits(
+    likelihood: Likelihood, epochs: StarEpochs, curve: BestCurve
+) -> tuple[SourceFit, ...]:
+    own = torch.nn.functional.one_hot(likelihood.source, likelihood.sources).double()
+    chi2 = curve.residual.square() @ own
+    columns = zip(epochs.sources, own.sum(0), curve.f_s, curve.baseline, chi2, strict=True)
+    return tuple(
+        SourceFit(band, name, int(n), float(f_s), float(g), float(c))
+        for (band, name), n, f_s, g, c in columns
+    )
+
+
+def _chi2_tail(chi2: float, freedom: int) -> float:
+    """Probability of a larger chi2."""
+    half = torch.tensor([freedom / 2, chi2 / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))
+
+
+def _autocorrelation(residual: Tensor, source: Tensor) -> float:
+    """Of neighbouring residuals of the same source."""
+    pairs = (residual[1:] * residual[:-1])[source[1:] == source[:-1]]
+    square = float(residual.square().mean())
+    return float(pairs.mean()) / square if len(pairs) and square > 0 else 0.0

@@ -1,0 +1,174 @@
+"""Proposals for importance sampling: mixtures of Gaussians fitted to weighted samples.
+
+Lenses are proposed in the probit of their place in the prior's box: z, in which the prior is the
+normal distribution of unit variance. A posterior that is flat up to an edge has Gaussian tails
+there, as the proposals have.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from broker_filter.inference.flow_sampler import LN_2_PI
+from broker_filter.inference.prior import BoxPrior
+
+__all__ = ["LensBox", "Mixture", "effective", "prior_log_density", "tempered"]
+
+LENS = 4  # parameters of a lens: those of the prior without f_s
+EDGE = 1e-6  # nearest that a start may come to the edge of the box, as a share of it
+
+
+class LensBox:
+    """The prior's box of t0, u0, log10 tE and log10 rho as all of space."""
+
+    def __init__(self, prior: BoxPrior) -> None:
+        self._low = torch.tensor(prior.low[:LENS], dtype=torch.float64)
+        self._width = torch.tensor(prior.high[:LENS], dtype=torch.float64) - self._low
+
+    def z(self, theta: Tensor) -> Tensor:
+        """Coordinates of lenses, shape (..., 4); those outside the box are moved into it."""
+        place = (theta.double() - self._low) / self._width
+        z: Tensor = torch.special.ndtri(place.clamp(EDGE, 1 - EDGE))
+        return z
+
+    def theta(self, z: Tensor) -> Tensor:
+        """The inverse of `z`, float64."""
+        theta: Tensor = self._low + self._width * torch.special.ndtr(z)
+        return theta
+
+    def slope(self, z: Tensor) -> Tensor:
+        """Derivative d theta / dz of each parameter, shape (..., 4)."""
+        return self._width * (-0.5 * (z.square() + LN_2_PI)).exp()
+
+
+def prior_log_density(z: Tensor) -> Tensor:
+    """Natural log of the prior's density in z, shape (...)."""
+    return -0.5 * (z.square() + LN_2_PI).sum(-1)
+
+
+def effective(weight: Tensor) -> float:
+    """Effective number of samples whose normalised weights these are."""
+    return 1 / float(weight.square().sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Prior and Gaussians, of whose samples some are spread wider.
+
+    The prior's share keeps every weight bounded: by the likelihood ratio over that share
+    (Owen & Zhou 2000, J. Am. Stat. Assoc. 95, 135).
+
+    Parameters
+    ----------
+    share : Tensor, shape (M,)
+        Of the Gaussians; sums to one.
+    centre : Tensor, shape (M, d)
+    cholesky : Tensor, shape (M, d, d)
+        Lower triangular roots of the covariances.
+    prior_share : float
+    """
+
+    share: Tensor
+    centre: Tensor
+    cholesky: Tensor
+    prior_share: float = 0.1
+
+    WIDE_SHARE: ClassVar[float] = 0.15
+    WIDE: ClassVar[float] = 2.5
+    COMPONENTS: ClassVar[int] = 8
+    EM_STEPS: ClassVar[int] = 4
+
+    @classmethod
+    def fit(cls, z: Tensor, weight: Tensor, draw: torch.Generator) -> Mixture:
+        """Fit samples, shape (n, d), by expectation maximisation; `weight` sums to one.
+
+        Each component's covariance is drawn towards that of all samples, the more the fewer it
+        has.
+        """
+        kept = weight > 1e-9 * weight.max()
+        z, weight = z[kept], weight[kept] / weight[kept].sum()
+        m, d = cls.COMPONENTS, z.shape[1]
+        rows = torch.multinomial(weight, m, replacement=True, generator=draw)
+        pooled = _covariance(z, weight[None], (weight @ z)[None]) * m ** (-2 / d)
+        share = torch.full((m,), 1 / m, dtype=z.dtype)
+        mixture = cls(share, z[rows], torch.linalg.cholesky(pooled.repeat(m, 1, 1)))
+        for _ in range(cls.EM_STEPS):
+            mixture = mixture._maximised(z, weight, pooled)
+        return mixture
+
+    def joined(self, other: Mixture, other_share: float) -> Mixture:
+        """Components of both."""
+        share = torch.cat([(1 - other_share) * self.share, other_share * other.share])
+        centre = torch.cat([self.centre, other.centre])
+        return Mixture(share, centre, torch.cat([self.cholesky, other.cholesky]), self.prior_share)
+
+    def sample(self, n: int, draw: torch.Generator) -> Tensor:
+        """Samples, shape (n, d); the prior has its share of them exactly."""
+        first, d = self._first(n), self.centre.shape[1]
+        noise = torch.randn(n, d, generator=draw, dtype=torch.float64)
+        which = torch.multinomial(self.share, n - first, replacement=True, generator=draw)
+        wide = torch.rand(n - first, 1, generator=draw, dtype=torch.float64) < self.WIDE_SHARE
+        scaled = noise[first:] * torch.where(wide, self.WIDE, 1.0)
+        moved = (self.cholesky[which] @ scaled[:, :, None])[..., 0]
+        return torch.cat([noise[:first], self.centre[which] + moved])
+
+    def log_density(self, z: Tensor, n: int) -> Tensor:
+        """Natural log of the density of ``n`` samples together, at z, shape (k, d); shape (k,)."""
+        share, d = self._first(n) / n, z.shape[1]
+        square = self._square(z)
+        narrow = math.log(1 - self.WIDE_SHARE) - 0.5 * square
+        wide = math.log(self.WIDE_SHARE / self.WIDE**d) - 0.5 * square / self.WIDE**2
+        part = (self.share.log() - self._norm() - 0.5 * d * LN_2_PI)[:, None]
+        own = (part + torch.logaddexp(narrow, wide)).logsumexp(0)
+        return torch.logaddexp(math.log(share) + prior_log_density(z), math.log(1 - share) + own)
+
+    def _first(self, n: int) -> int:
+        return max(1, round(self.prior_share * n))
+
+    def _maximised(self, z: Tensor, weight: Tensor, pooled: Tensor) -> Mixture:
+        log_part = self.share.log()[:, None] - self._norm()[:, None] - 0.5 * self._square(z)
+        belongs = log_part.softmax(0) * weight
+        mass = belongs.sum(1) + 1e-12
+        centre = (belongs @ z) / mass[:, None]
+        prior_mass = 10 * weight.square().sum()  # as much as ten samples have
+        pull = (prior_mass / (prior_mass + mass))[:, None, None]
+        own = _covariance(z, belongs / mass[:, None], centre)
+        share = (mass / mass.sum()).clamp(min=1e-3)
+        covariance = (1 - pull) * own + pull * pooled
+        return Mixture(share / share.sum(), centre, torch.linalg.cholesky(covariance))
+
+    def _square(self, z: Tensor) -> Tensor:
+        """Squared distance of each z from each centre in its own metric, shape (M, k)."""
+        m, d = self.centre.shape
+        whiten = torch.linalg.inv(self.cholesky)
+        whitened = (whiten.reshape(-1, d) @ z.mT).view(m, d, -1)
+        off: Tensor = whitened - whiten @ self.centre[..., None]
+        return off.square().sum(1)
+
+    def _norm(self) -> Tensor:
+        return self.cholesky.diagonal(dim1=1, dim2=2).log().sum(1)
+
+
+def _covariance(z: Tensor, weight: Tensor, centre: Tensor) -> Tensor:
+    """Covariances, shape (M, d, d), under weights of shape (M, n) that sum to one."""
+    off = z - centre[:, None]
+    floor = 1e-10 * torch.eye(z.shape[1], dtype=z.dtype)
+    return (weight[..., None] * off).mT @ off + floor
+
+
+def tempered(log_weight: Tensor, least: float) -> Tensor:
+    """Normalised weights to the highest power at most 1 that leaves ``least`` effective samples."""
+    low, high = 0.0, 1.0
+    weight = log_weight.softmax(0)
+    if effective(weight) >= least:
+        return weight
+    for _ in range(20):
+        middle = (low + high) / 2
+        weight = (middle * log_weight).softmax(0)
+        low, high = (middle, high) if effective(weight) >= least else (low, middle)
+    return (low * log_weight).softmax(0)

@@ -1,0 +1,93 @@
+"""Proposals: coordinates in which the prior is normal, densities that belong to the samples."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from broker_filter.inference.population import (
+    LensBox,
+    Mixture,
+    effective,
+    prior_log_density,
+    tempered,
+)
+from broker_filter.inference.prior import BoxPrior
+
+PRIOR = BoxPrior("test", (-2.0, 0.0, -1.3, -3.0, 0.005), (25.0, 1.5, 1.78, 1.0, 1.0), True)
+
+
+def generator(seed: int = 1) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def two_peaks() -> Mixture:
+    centre = torch.tensor([[0.0, 0.0], [3.0, 1.0]], dtype=torch.float64)
+    root = torch.tensor([[[0.5, 0.0], [0.3, 0.2]], [[0.1, 0.0], [0.0, 0.4]]], dtype=torch.float64)
+    return Mixture(torch.tensor([0.7, 0.3], dtype=torch.float64), centre, root)
+
+
+def test_the_prior_is_normal_in_z() -> None:
+    z = LensBox(PRIOR).z(PRIOR.sample(4000, generator())[:, :4])
+    for column in z.numpy().T:
+        assert stats.kstest(column, "norm").pvalue > 1e-3
+
+
+def test_z_is_the_inverse_and_ends_inside_the_box() -> None:
+    box, theta = LensBox(PRIOR), PRIOR.sample(100, generator())[:, :4].double()
+    torch.testing.assert_close(box.theta(box.z(theta)), theta)
+    far = box.z(torch.tensor([[-9.0, 0.0, 99.0, 1.0]]))
+    assert bool(torch.isfinite(far).all())
+    z = torch.tensor([[0.3, -1.0, 2.0, 0.0]], dtype=torch.float64)
+    step = (box.theta(z + 1e-6) - box.theta(z - 1e-6)) / 2e-6
+    torch.testing.assert_close(box.slope(z), step, rtol=1e-6, atol=1e-9)
+
+
+def test_the_density_is_that_of_scipy_and_of_the_samples() -> None:
+    mixture, n = two_peaks(), 1000
+    z = torch.randn(50, 2, generator=generator(), dtype=torch.float64)
+    expected = 0.1 * np.exp(prior_log_density(z).numpy())
+    for share, centre, root in zip(mixture.share, mixture.centre, mixture.cholesky, strict=True):
+        covariance = (root @ root.T).numpy()
+        for part, spread in ((0.85, 1.0), (0.15, 2.5)):
+            normal = stats.multivariate_normal(centre.numpy(), spread**2 * covariance)
+            expected = expected + 0.9 * float(share) * part * normal.pdf(z.numpy())
+    np.testing.assert_allclose(mixture.log_density(z, n).exp().numpy(), expected, rtol=1e-9)
+
+
+def test_weights_against_the_prior_have_mean_one() -> None:
+    """The law behind certified K, for a proposal that has nothing to do with the data."""
+    mixture, n = two_peaks(), 50_000
+    z = mixture.sample(n, generator())
+    weight = (prior_log_density(z) - mixture.log_density(z, n)).exp()
+    assert float(weight.mean()) == pytest.approx(1.0, abs=4 * float(weight.std()) / math.sqrt(n))
+    assert float(weight.max()) <= 10 + 1e-9  # bounded by the prior's share
+
+
+def test_a_fit_finds_both_peaks() -> None:
+    true, n = two_peaks(), 4000
+    z = true.sample(n, generator())[400:]
+    found = Mixture.fit(z, torch.full((len(z),), 1 / len(z), dtype=torch.float64), generator(2))
+    weight = (true.log_density(z, n) - found.log_density(z, n)).exp()
+    assert float((weight - 1).abs().median()) < 0.3
+
+
+def test_two_mixtures_are_joined_by_share() -> None:
+    mixture = two_peaks()
+    both = mixture.joined(Mixture(mixture.share, mixture.centre + 9, mixture.cholesky), 0.25)
+    assert float(both.share.sum()) == pytest.approx(1)
+    assert float((both.sample(4000, generator())[400:, 0] > 5).double().mean()) == pytest.approx(
+        0.25, abs=0.03
+    )
+
+
+def test_tempering_leaves_enough_samples_and_changes_no_more_than_it_must() -> None:
+    log_weight = 30 * torch.randn(500, generator=generator(), dtype=torch.float64)
+    assert effective(log_weight.softmax(0)) < 5
+    assert effective(tempered(log_weight, 100.0)) == pytest.approx(100, rel=0.05)
+    flat = 0.1 * log_weight / 30
+    torch.testing.assert_close(tempered(flat, 100.0), flat.softmax(0))
