@@ -42,9 +42,9 @@ NO_ERROR = 1e-9  # stands for a baseline known exactly, in fits of it
 class Sums:
     """Of each lens and source the sums of w r e, w e and w e^2, shape (n, S), float64."""
 
-    wre: Tensor
-    we: Tensor
-    wee: Tensor
+    re_sum: Tensor
+    e_sum: Tensor
+    ee_sum: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,8 @@ class Likelihood:
 
     def sums_of(self, e: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The three sums, shape (n, S), of A - 1 at each epoch, shape (n, L)."""
-        wre, we = torch.split(e @ self._moments, self.sources, 1)
-        return wre, we, e.square() @ self.own_weights
+        re_sum, e_sum = torch.split(e @ self._moments, self.sources, 1)
+        return re_sum, e_sum, e.square() @ self.own_weights
 
     def _parts(self, theta: Tensor) -> Iterator[Tensor]:
         yield from torch.split(theta, max(1, POINTS_AT_ONCE // max(len(self), 1)))
@@ -148,7 +148,7 @@ class Likelihood:
         density = (log - log.amax(-1, keepdim=True)).exp()
         panel = (density[..., 1:] + density[..., :-1]) / 2
         total = torch.nn.functional.pad(panel.cumsum(-1), (1, 0))
-        wanted = torch.rand(*sums.we.shape, 1, generator=draw, dtype=torch.float64)
+        wanted = torch.rand(*sums.e_sum.shape, 1, generator=draw, dtype=torch.float64)
         wanted = wanted * total[..., -1:]
         k = (torch.searchsorted(total, wanted) - 1).clamp(0, DRAW_NODES - 2)
         share = (wanted - total.gather(-1, k)) / panel.gather(-1, k).clamp(min=1e-300)
@@ -170,9 +170,9 @@ class Likelihood:
         v = v.clamp(min=NO_ERROR**2)
         total = 1 + v * self._sum_w
         # The floor is for lenses of which nothing is seen.
-        determinant = (sums.wee * total - v * sums.we**2).clamp(min=1e-300)
-        scaled = (total * sums.wre - v * sums.we * wr) / determinant
-        g = 1 + v * (sums.wee * wr - sums.we * sums.wre) / determinant
+        determinant = (sums.ee_sum * total - v * sums.e_sum**2).clamp(min=1e-300)
+        scaled = (total * sums.re_sum - v * sums.e_sum * wr) / determinant
+        g = 1 + v * (sums.ee_sum * wr - sums.e_sum * sums.re_sum) / determinant
         f = torch.where(g > 0, scaled / g, self._low)
         return f.nan_to_num(nan=self._low).clamp(self._low, self._high)
 
@@ -189,36 +189,38 @@ class Likelihood:
         g = self.baseline(sums, f_s)
         model = g[0, self.source] * (1 + f_s[0, self.source] * e[0])
         residual = (1 + self.residual - model) * self.weight.sqrt()
-        return BestCurve(f_s[0], g[0], residual, (f_s * sums.wee.sqrt())[0])
+        return BestCurve(f_s[0], g[0], residual, (f_s * sums.ee_sum.sqrt())[0])
 
     def curvature(self, sums: Sums, f_s: Tensor) -> Tensor:
         """Minus the second derivative of ln L by f_s, about; never negative, shape (n, S)."""
         v = self.variance
         r_m, m_m = self._with_model(sums, f_s)
         grown = 1 + v * m_m
-        m_e = sums.we + f_s * sums.wee
-        return (1 + v * r_m / grown) ** 2 * (sums.wee - v * m_e**2 / grown).clamp(min=0)
+        m_e = sums.e_sum + f_s * sums.ee_sum
+        return (1 + v * r_m / grown) ** 2 * (sums.ee_sum - v * m_e**2 / grown).clamp(min=0)
 
     def _with_model(self, sums: Sums, f_s: Tensor) -> tuple[Tensor, Tensor]:
         """Sums of w (F - m) m and of w m^2, where m = 1 + f_s e."""
-        r_m = self._sum_wr + f_s * (sums.wre - sums.we) - f_s**2 * sums.wee
-        return r_m, self._sum_w + 2 * f_s * sums.we + f_s**2 * sums.wee
+        r_m = self._sum_wr + f_s * (sums.re_sum - sums.e_sum) - f_s**2 * sums.ee_sum
+        return r_m, self._sum_w + 2 * f_s * sums.e_sum + f_s**2 * sums.ee_sum
 
     def _exponent(self, sums: Sums, f_s: Tensor) -> Tensor:
         """Log likelihood at the best g, but for what neither lens nor f_s changes; shape (n, S)."""
         v = self.variance
         r_m, m_m = self._with_model(sums, f_s)
-        return f_s * (sums.wre - 0.5 * f_s * sums.wee) + 0.5 * v * r_m**2 / (1 + v * m_m)
+        return f_s * (sums.re_sum - 0.5 * f_s * sums.ee_sum) + 0.5 * v * r_m**2 / (1 + v * m_m)
 
     def _log_ratio(self, sums: Sums, f_s: Tensor) -> Tensor:
         """Natural log of the ratio for f_s of shape (n, S, N)."""
-        wre, we, wee = (column[..., None] for column in (sums.wre, sums.we, sums.wee))
+        re_sum, e_sum, ee_sum = (
+            column[..., None] for column in (sums.re_sum, sums.e_sum, sums.ee_sum)
+        )
         v, wr, w = (column[:, None] for column in (self.variance, self._sum_wr, self._sum_w))
-        square = f_s * f_s * wee
-        r_m = wr + f_s * (wre - we) - square
-        grown = 1 + v * (w + 2 * f_s * we + square)
+        square = f_s * f_s * ee_sum
+        r_m = wr + f_s * (re_sum - e_sum) - square
+        grown = 1 + v * (w + 2 * f_s * e_sum + square)
         marginal = 0.5 * (v * r_m * r_m / grown - grown.log())
-        ratio: Tensor = f_s * wre - 0.5 * square + marginal - self._null[:, None]
+        ratio: Tensor = f_s * re_sum - 0.5 * square + marginal - self._null[:, None]
         return ratio
 
     def _around(self, sums: Sums) -> tuple[Tensor, Tensor]:
@@ -237,10 +239,10 @@ class Likelihood:
         v = self.variance
         r_m, m_m = self._with_model(sums, f_s)
         grown = 1 + v * m_m
-        by_r = sums.wre - sums.we - 2 * f_s * sums.wee
-        by_m = v * (sums.we + f_s * sums.wee)
+        by_r = sums.re_sum - sums.e_sum - 2 * f_s * sums.ee_sum
+        by_m = v * (sums.e_sum + f_s * sums.ee_sum)
         inner = v * r_m * by_r / grown - by_m * (v * r_m**2 / grown**2 + 1 / grown)
-        return sums.wre - f_s * sums.wee + inner
+        return sums.re_sum - f_s * sums.ee_sum + inner
 
     def _log_density_of_root(self, root: Tensor) -> Tensor:
         """Natural log of the prior density of the square root of f_s."""
