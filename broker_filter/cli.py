@@ -11,6 +11,7 @@ from types import ModuleType
 
 from broker_filter.errors import BrokerFilterError
 from broker_filter.extras import named_extras
+from broker_filter.observe.text import printable_lines
 
 __all__ = ["main"]
 
@@ -47,7 +48,7 @@ def _status(args: argparse.Namespace) -> int:
         with named_extras(f"broker-filter {args.command}"):
             return int(_module(args.command).run(args))
     except BrokerFilterError as error:
-        print(f"broker-filter: {error}", file=sys.stderr)
+        print(f"broker-filter: {printable_lines(error)}", file=sys.stderr)
         return EXIT_ERROR
     except KeyboardInterrupt:
         print("broker-filter: interrupted", file=sys.stderr)

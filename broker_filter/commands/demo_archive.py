@@ -68,6 +68,15 @@ class MadeUpField:
         for i in chosen:
             self._curves[i] = _curve(self.truth[int(self.star[i])], self.times)
 
+    @property
+    def messages(self) -> int:
+        """How many blocks `exposures` gives."""
+        return len(self.times) * min(SHARDS, len(self.star))
+
+    def windows(self, window_days: float) -> int:
+        """How many windows each star has: one begins every quarter of its length."""
+        return len(_anchors(self.times, window_days / 4))
+
     def exposures(self) -> Iterator[tuple[int, Photometry]]:
         """Blocks in order of time: the shard and its photometry of one exposure."""
         shard_of = self.star % SHARDS
@@ -139,6 +148,11 @@ def _largest_snr(
     """Largest matched-filter signal-to-noise in any of the windows of the star."""
     step = window_days / 4
     squares = ((curve - 1) / field.sigma[row]) ** 2
-    anchors = np.unique(np.floor(field.times / step)) * step
+    anchors = _anchors(field.times, step)
     inside = [squares[(field.times >= a - 3 * step) & (field.times < a + step)] for a in anchors]
     return float(np.sqrt(max(part.sum() for part in inside)))
+
+
+def _anchors(times: FloatArray, step: float) -> FloatArray:
+    """Beginnings of the quarters in which there are exposures."""
+    return np.unique(np.floor(times / step)) * step

@@ -6,6 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
+from broker_filter.observe.text import printable
+
 __all__ = ["add_arguments", "run"]
 
 
@@ -56,7 +58,7 @@ def _list(_: argparse.Namespace) -> None:
     from broker_filter.inference import zoo
 
     for model_id in zoo.model_ids():
-        print(model_id, zoo.verify(zoo.find(model_id)).card.summary, sep="  ")
+        print(model_id, printable(zoo.verify(zoo.find(model_id)).card.summary), sep="  ")
 
 
 def _show(args: argparse.Namespace) -> None:

@@ -25,7 +25,7 @@ from broker_filter.errors import ConfigError, StateError, TransientError
 from broker_filter.kafka.sink import Sink, partition_of
 from broker_filter.types import Headers, Partition
 
-__all__ = ["BoundedPublisher", "EmbeddedBroker"]
+__all__ = ["BoundedPublisher", "EmbeddedBroker", "StandStill"]
 
 # Batches of up to 1 MB are dropped as a whole, so this leaves room below 5 MiB.
 LIMIT_BYTES = 3 << 20
@@ -144,6 +144,35 @@ def _load_library() -> ctypes.CDLL:
     return library
 
 
+class StandStill:
+    """Ends a wait in which nothing moves, however slowly it may move otherwise.
+
+    Of the time between two questions at most a second counts, so that a process that was stopped
+    meanwhile (Ctrl-Z, a suspended machine) does not take its own rest for a standstill.
+
+    Parameters
+    ----------
+    limit_s : float
+        Seconds without any change that are too many.
+    clock : callable
+        Seconds that never go back.
+    """
+
+    def __init__(self, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit_s, self._clock = limit_s, clock
+        self._asked, self._still_s, self._seen = clock(), 0.0, object()
+
+    def __call__(self, seen: object) -> bool:
+        """Whether ``seen`` has been the same for too long; to be asked again and again."""
+        now = self._clock()
+        self._still_s += min(now - self._asked, 1.0)
+        self._asked = now
+        if seen != self._seen:
+            self._seen, self._still_s = seen, 0.0
+            return False
+        return self._still_s >= self._limit_s
+
+
 class BoundedPublisher:
     """A `Sink` that waits for the consumer, so that the embedded broker drops nothing unread.
 
@@ -164,6 +193,8 @@ class BoundedPublisher:
         Most bytes of one partition that may be unread.
     stall_s : float
         Time without any progress of the consumer after which `produce` gives up.
+    work : callable
+        Something that changes while the consumer works, beside what it has consumed.
     pause : callable
         Called with the seconds to wait before the consumer is asked again.
 
@@ -175,7 +206,7 @@ class BoundedPublisher:
     Raises
     ------
     TransientError
-        From `produce`, where the consumer stands still for ``stall_s``.
+        From `produce`, where the consumer stands still for ``stall_s``, and after `stop`.
     """
 
     def __init__(
@@ -186,6 +217,7 @@ class BoundedPublisher:
         *,
         limit_bytes: int = LIMIT_BYTES,
         stall_s: float = 60.0,
+        work: Callable[[], object] = lambda: None,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
         self._sink = sink
@@ -193,7 +225,9 @@ class BoundedPublisher:
         self._consumed = consumed
         self._limit_bytes = limit_bytes
         self._stall_s = stall_s
+        self._work = work
         self._pause = pause
+        self._stopped = False
         self._turn = 0
         self._unread: dict[Partition, _Unread] = {}
         self.sent: Counter[Partition] = Counter()
@@ -219,6 +253,10 @@ class BoundedPublisher:
         self.sent[where] += 1
         unread.add(size)
 
+    def stop(self) -> None:
+        """Let `produce` fail from now on, in whichever thread it runs or waits."""
+        self._stopped = True
+
     def flush(self, timeout_s: float = 30.0) -> None:
         """See `Sink.flush`."""
         self._sink.flush(timeout_s)
@@ -236,17 +274,18 @@ class BoundedPublisher:
         return self._turn % self._topics[topic]
 
     def _wait_for_room(self, where: Partition, unread: _Unread, size: int) -> None:
-        moved = time.monotonic()
-        while not unread.fits(size, self._limit_bytes):
-            if unread.read_to(self._consumed(where)):
-                moved = time.monotonic()
-            elif time.monotonic() - moved > self._stall_s:
+        still = StandStill(self._stall_s)
+        while not self._stopped and not unread.fits(size, self._limit_bytes):
+            moved = unread.read_to(self._consumed(where))
+            if still((unread.start, self._work())):
                 raise TransientError(
                     f"the consumer of {where[0]}[{where[1]}] stands at offset {unread.start}"
                     f" since {self._stall_s:g} s, {unread.size} bytes behind: does it run?"
                 )
-            else:
+            if not moved:
                 self._pause(0.005)
+        if self._stopped:
+            raise TransientError("the publisher was stopped")
 
 
 class _Unread:

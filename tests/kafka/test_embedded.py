@@ -10,7 +10,7 @@ import pytest
 from broker_filter.config import Kafka
 from broker_filter.errors import ConfigError, StateError, TransientError
 from broker_filter.kafka.consumer import KafkaSource
-from broker_filter.kafka.embedded import BoundedPublisher, EmbeddedBroker
+from broker_filter.kafka.embedded import BoundedPublisher, EmbeddedBroker, StandStill
 from broker_filter.kafka.sink import KafkaSink, MemorySink, partition_of
 
 MESSAGE = 10_000
@@ -150,6 +150,34 @@ class TestBoundedPublisher:
         with pytest.raises(TransientError, match=r"stands at offset 500"):
             publisher.produce("t", None, bytes(800))
 
+    def test_work_of_the_consumer_counts_as_progress(self):
+        read, worked = [0], iter(range(1000))
+
+        def pause(_):
+            if next(worked) > 50:  # the limit is none at all, had nothing moved
+                read[0] = 1
+
+        publisher = BoundedPublisher(
+            MemorySink(),
+            {"t": 1},
+            lambda _: read[0],
+            limit_bytes=1000,
+            stall_s=0.0,
+            work=lambda: next(worked),
+            pause=pause,
+        )
+        for _ in range(2):
+            publisher.produce("t", None, bytes(800))
+        assert publisher.sent["t", 0] == 2
+
+    def test_a_stop_ends_the_wait(self):
+        publisher = BoundedPublisher(
+            MemorySink(), {"t": 1}, lambda _: 0, limit_bytes=10, pause=lambda _: publisher.stop()
+        )
+        publisher.produce("t", None, bytes(800))
+        with pytest.raises(TransientError, match="stopped"):
+            publisher.produce("t", None, bytes(800))
+
     def test_a_message_beyond_the_limit_goes_alone(self):
         sink = MemorySink()
         publisher = BoundedPublisher(sink, {"t": 1}, lambda _: 0, limit_bytes=10, stall_s=0)
@@ -169,3 +197,23 @@ class TestBoundedPublisher:
         publisher = BoundedPublisher(MemorySink(), {}, lambda _: 0)
         with pytest.raises(ConfigError, match="'t' was not created"):
             publisher.produce("t", None, b"")
+
+
+class TestStandStill:
+    def run(self, moves: list[tuple[float, object]], limit_s: float = 3.0) -> list[bool]:
+        now = [0.0]
+        still = StandStill(limit_s, lambda: now[0])
+        answers = []
+        for step, seen in moves:
+            now[0] += step
+            answers.append(still(seen))
+        return answers
+
+    def test_it_takes_the_whole_limit_without_any_change(self):
+        assert self.run([(1, 7)] * 5) == [False, False, False, True, True]
+
+    def test_the_slowest_change_is_one(self):
+        assert not any(self.run([(1, n // 3) for n in range(30)]))
+
+    def test_a_process_that_was_stopped_does_not_blame_others(self):
+        assert self.run([(1, 7), (3600, 7), (0.1, 7)]) == [False, False, False]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import csv
-import importlib
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from broker_filter import cli
 from broker_filter.alerts.codec import from_avro, to_avro
+from broker_filter.client.subscribe import Subscription
 from broker_filter.commands import recovery, replay, replay_options
+from broker_filter.commands import subscribe as subscribing
 from broker_filter.kafka.sink import MemorySink
 from broker_filter.schemas import schema_folder, schema_id
 from broker_filter.types import Message
-
-# The package's function of the same name hides the module.
-subscribing = importlib.import_module("broker_filter.client.subscribe")
 
 SAMPLE = from_avro((schema_folder() / schema_id("alert") / "sample.avro").read_bytes())
 
@@ -63,8 +62,8 @@ def test_subscribe(star, band, survey, as_json, capsys, monkeypatch) -> None:
         Message("alerts", 0, 1, broken, broken, headers=(("log10K", broken), ("schema", broken))),
     ]
 
-    def opened(*_: object) -> subscribing.Subscription:
-        return subscribing.Subscription(Reader(messages), timeout_s=0.001)
+    def opened(*_: object) -> Subscription:
+        return Subscription(Reader(messages), timeout_s=0.001)
 
     monkeypatch.setattr(subscribing, "subscribe", opened)
     parser = argparse.ArgumentParser()
@@ -77,7 +76,7 @@ def test_subscribe(star, band, survey, as_json, capsys, monkeypatch) -> None:
 
 @same_folder
 @given(star=names, band=names, survey=names)
-def test_replay(star, band, survey, capsys, tmp_path) -> None:
+def test_replay(star, band, survey, capsys, tmp_path, monkeypatch) -> None:
     path = tmp_path / "curve.csv"
     with path.open("w", newline="") as file:
         rows = csv.writer(file)
@@ -89,7 +88,9 @@ def test_replay(star, band, survey, capsys, tmp_path) -> None:
         parser = argparse.ArgumentParser()
         replay_options.add_arguments(parser)
         args = parser.parse_args([str(path), "--topic", "t", *options])
-        args.run, args.command = (lambda args: replay.run(args, MemorySink())), "replay"
+        args.command = "replay"
+        command = SimpleNamespace(run=lambda args: replay.publish_archive(args, MemorySink()))
+        monkeypatch.setattr(cli, "_module", lambda _, command=command: command)
         cli._status(args)
         nothing_raw(capsys)
 
@@ -109,7 +110,7 @@ def test_recovery(star, band, whole, capsys, tmp_path) -> None:
         parser = argparse.ArgumentParser()
         recovery.add_arguments(parser)
         args = parser.parse_args([str(truth), str(alerts), *options])
-        args.run, args.command = recovery.run, "recovery"
+        args.command = "recovery"
         status = cli._status(args)
         nothing_raw(capsys)
         assert status == 0 or not whole
