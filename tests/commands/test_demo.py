@@ -88,7 +88,7 @@ def arguments(tmp_path, monkeypatch) -> argparse.Namespace:
 
 @pytest.mark.parametrize("cause", [KeyboardInterrupt(), TransientError("the cause")])
 def test_what_ends_it_is_reported_and_what_came_is_written(cause, arguments, monkeypatch, capsys):
-    def rehearse(_settings, _entry, publish, metrics, **_):
+    def rehearse(_settings, _entry, _publish, metrics, **_):
         metrics.inc("points_inserted_total", 7, outcome="inserted")
         raise cause
 

@@ -65,7 +65,7 @@ def test_subscribe(star, band, survey, as_json, capsys, monkeypatch) -> None:
     def opened(*_: object) -> Subscription:
         return Subscription(Reader(messages), timeout_s=0.001)
 
-    monkeypatch.setattr(subscribing, "subscribe", opened)
+    monkeypatch.setattr("broker_filter.client.subscribe.subscribe", opened)
     parser = argparse.ArgumentParser()
     subscribing.add_arguments(parser)
     assert subscribing.run(parser.parse_args(["--json"] if as_json else [])) == 0
