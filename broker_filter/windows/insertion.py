@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker_filter.types import FloatArray, IntArray
+from broker_filter.windows.arrays import spans
 from broker_filter.windows.epochs import Epochs
 from broker_filter.windows.instruments import Instruments
-from broker_filter.windows.points import PagedPoints, spans
+from broker_filter.windows.points import PagedPoints
 from broker_filter.windows.thinning import Thinning, is_merged
 
 __all__ = ["Insertion"]

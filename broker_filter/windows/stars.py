@@ -22,7 +22,7 @@ from broker_filter.state.columns import (
     unpacked_stars,
 )
 from broker_filter.types import IntArray, Photometry, StarId
-from broker_filter.windows.points import grown
+from broker_filter.windows.arrays import grown
 
 __all__ = ["Stars"]
 

@@ -24,10 +24,11 @@ from broker_filter.photometry.times import SECONDS_PER_DAY
 from broker_filter.photometry.usable import by_reference
 from broker_filter.state.columns import Column, Columns, arrays_of
 from broker_filter.types import FloatArray, IntArray, Photometry, StarId, WindowBatch
+from broker_filter.windows.arrays import grown, spans
 from broker_filter.windows.epochs import TICKS_PER_DAY, Epochs
 from broker_filter.windows.insertion import Insertion
 from broker_filter.windows.instruments import Instruments
-from broker_filter.windows.points import PagedPoints, grown, spans
+from broker_filter.windows.points import PagedPoints
 from broker_filter.windows.readout import Readout
 from broker_filter.windows.stars import Stars
 from broker_filter.windows.thinning import Thinning
@@ -90,9 +91,9 @@ class WindowStore:
         return sum(array.nbytes for array in own) + sum(part.nbytes for part in parts)
 
     @property
-    def pages(self) -> int:
-        """Pages of 64 points in use."""
-        return self._points.pages_in_use
+    def room(self) -> int:
+        """Points that the pages in use have room for."""
+        return self._points.points_in_use
 
     @property
     def newest(self) -> FloatArray:

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from broker_filter.photometry.statistics import weighted_mean
 from broker_filter.types import FloatArray, IntArray
+from broker_filter.windows.arrays import grown, spans
 from broker_filter.windows.epochs import TICKS_PER_DAY, Epochs
 from broker_filter.windows.instruments import Instruments
-from broker_filter.windows.points import Columns, PagedPoints, grown, spans
+from broker_filter.windows.points import Columns, PagedPoints
 
 __all__ = ["Thinning", "is_merged"]
 

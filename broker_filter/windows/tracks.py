@@ -25,7 +25,7 @@ from broker_filter.photometry.statistics import (
     weighted_mean,
 )
 from broker_filter.types import FloatArray, IntArray
-from broker_filter.windows.points import grown
+from broker_filter.windows.arrays import grown
 
 __all__ = ["COLUMNS", "Calibration", "Series", "Tracks"]
 
