@@ -37,7 +37,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-CURRENT_VERSION = {"alert": "1/1"}
+CURRENT_VERSION = {"alert": "1/2"}
 """Version in which a schema is written, where that is not 1/0; the only place that says so."""
 
 MAX_MESSAGE_BYTES = 8 << 20
@@ -60,7 +60,7 @@ def current_version(name: str) -> str:
 
 
 def schema_id(name: str) -> str:
-    """Name and current version of a schema, such as ``alert/1/1``: what headers and labels hold."""
+    """Name and current version of a schema, such as ``alert/1/2``: what headers and labels hold."""
     return f"{name}/{current_version(name)}"
 
 

@@ -215,6 +215,19 @@ class WindowBatch:
             taken[each.name] = [column[i] for i in rows.tolist()] if in_list else column[rows]
         return WindowBatch(**taken)
 
+    def epochs(self, row: int) -> StarEpochs:
+        """What one window holds."""
+        n, names = int(self.n[row]), self.sources[row]
+        return StarEpochs(
+            tuple((self.band[row], name) for name in names),
+            self.source_level[row, : len(names)].copy(),
+            self.source_error[row, : len(names)].copy(),
+            self.mjd_tai[row, :n].copy(),
+            self.flux[row, :n].copy(),
+            self.sigma[row, :n].copy(),
+            self.source[row, :n].copy(),
+        )
+
     @property
     def valid(self) -> NDArray[np.bool_]:
         """Shape (B, N): true where a column holds an epoch."""

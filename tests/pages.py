@@ -111,6 +111,8 @@ def _kind(kind: Any) -> str:
         return kind
     if kind["type"] == "array":
         return f"list of {_kind(kind['items'])}"
+    if kind["type"] == "map":
+        return f"map of {_kind(kind['values'])}"
     return " \\| ".join(kind["symbols"]) if kind["type"] == "enum" else str(kind["name"])
 
 

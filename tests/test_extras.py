@@ -12,11 +12,11 @@ import pytest
 
 from broker_filter.errors import ConfigError
 from broker_filter.extras import EXTRA_OF, named_extras, require
-from broker_filter.schemas import schema_folder
+from broker_filter.schemas import schema_folder, schema_id
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-SAMPLE = schema_folder() / "alert/1/1/sample.avro"
+SAMPLE = schema_folder() / schema_id("alert") / "sample.avro"
 
 # Stands for an install without extras: none of their packages can be found.
 LIGHT = f"""

@@ -1,21 +1,34 @@
 """The alert record: what it holds, and its columns as tables.
 
-An `Alert` is one record of ``schemas/alert``; `broker_filter.alerts.build` makes it from a window
-and its posterior, `broker_filter.alerts.codec` writes and reads it.
+An `Alert` is one record of ``schemas/alert``; `broker_filter.alerts.build` makes it from a window,
+its fit and the network's samples, `broker_filter.alerts.codec` writes and reads it.
 """
 
 from __future__ import annotations
 
-import math
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from broker_filter.types import PARAMETERS, AlertState, FloatArray, StarId
+from broker_filter.alerts.parts import (
+    QUANTILES,
+    UNITS,
+    CertifiedK,
+    Draws,
+    FitQuality,
+    Interval,
+    Noise,
+    OtherBand,
+    Rival,
+    Source,
+    Verdict,
+    physical,
+)
+from broker_filter.types import AlertState, FloatArray, StarId
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,64 +40,22 @@ __all__ = [
     "CertifiedK",
     "Interval",
     "OtherBand",
+    "PosteriorFrom",
     "mjd_to_datetime",
     "physical",
 ]
 
-UNITS = {"t0": "d", "u0": "einstein_radius", "tE": "d", "rho": "einstein_radius", "f_s": ""}
-"""Parameters that an alert sums up, in this order, and their units."""
-
-QUANTILES = {"median": 0.5, "p16": 0.16, "p84": 0.84, "p2_5": 0.025, "p97_5": 0.975}
-"""Names of the quantiles in a summary."""
+PosteriorFrom = Literal["fit", "network"]
 
 _MJD_ZERO = datetime(1858, 11, 17)
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Quantiles of one parameter's marginal posterior, in ``unit`` (t0 in MJD TAI)."""
-
-    name: str
-    unit: str
-    median: float
-    p16: float
-    p84: float
-    p2_5: float
-    p97_5: float
-
-    def rounded(self) -> tuple[str, str, str]:
-        """Write the median, and how far the 68 % interval goes up and down, to two digits."""
-        up, down = self.p84 - self.median, self.median - self.p16
-        narrow = min(up, down)
-        digits = min(6, max(0, 1 - math.floor(math.log10(narrow)))) if narrow > 0 else 6
-        return f"{self.median:.{digits}f}", f"{up:.{digits}f}", f"{down:.{digits}f}"
-
-
-@dataclass(frozen=True, slots=True)
-class CertifiedK:
-    """An unbiased estimate of K, its standard error in dex, and how it came about."""
-
-    log10_k: float
-    log10_k_error: float
-    effective_sample_size: float
-    look: int
-
-
-@dataclass(frozen=True, slots=True)
-class OtherBand:
-    """What the network says of the same star in another band; last epoch in MJD TAI."""
-
-    band: str
-    log10_k: float
-    n_epochs: int
-    last_epoch_mjd_tai: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alert:
     """One star whose light curve favours microlensing, with the posterior and the data behind it.
 
-    The fields are those of the schema, whose docs say more.
+    The fields are those of the schema, whose docs say more. What alerts of older schemas do not
+    have is None or empty.
 
     Parameters
     ----------
@@ -99,7 +70,8 @@ class Alert:
     parameters : tuple of str
         Columns of ``samples``.
     samples : ndarray, shape (S, P), float32
-        As the flow gave them; t0 in days after ``window_start_mjd_tai``.
+        Of the fit where there is one, else of the network; t0 in days after
+        ``window_start_mjd_tai``.
     summary : tuple of Interval
     covariance : ndarray, shape (3, 3), float64
         Of (t0, u0, tE), days and Einstein radii.
@@ -112,6 +84,23 @@ class Alert:
     baseline_flux : float or None, nJy
     baseline_relative_error : float
     received_ms, evaluated_ms, created_ms : int, ms since 1970 UTC
+    best_constrained_alert_id : UUID or None
+        Earlier alert of the event whose posterior and fit are repeated here.
+    posterior_from : "fit" or "network"
+    network : Draws or None
+        The network's own samples, where ``samples`` are not these.
+    fit : FitQuality or None
+    not_fitted : str or None
+        Why there is no fit.
+    days_to_peak : float or None, days
+        After the last epoch; negative once the peak has passed.
+    magnitude_peak : float or None, AB
+    source : ndarray, shape (n,), int16, or None
+        Index into ``sources`` of each epoch.
+    sources : tuple of Source
+    rivals : tuple of Rival
+    verdict : Verdict or None
+    noise : Noise or None
     """
 
     alert_id: uuid.UUID
@@ -155,20 +144,56 @@ class Alert:
     received_ms: int | None
     evaluated_ms: int
     created_ms: int
+    best_constrained_alert_id: uuid.UUID | None = None
+    posterior_from: PosteriorFrom = "network"
+    network: Draws | None = None
+    fit: FitQuality | None = None
+    not_fitted: str | None = None
+    days_to_peak: float | None = None
+    magnitude_peak: float | None = None
+    source: NDArray[np.int16] | None = None
+    sources: tuple[Source, ...] = ()
+    rivals: tuple[Rival, ...] = ()
+    verdict: Verdict | None = None
+    noise: Noise | None = None
+
+    @property
+    def draws(self) -> Draws:
+        """The samples and what sums them up, of the fit where there is one."""
+        return Draws(self.parameters, self.samples, self.summary, self.covariance)
 
     @property
     def posterior(self) -> pd.DataFrame:
         """The samples: columns t0 (MJD TAI), u0, tE (d), rho, f_s, log10_tE, log10_rho."""
+        return self._table(self.draws)
+
+    @property
+    def network_posterior(self) -> pd.DataFrame | None:
+        """The network's own samples, as `posterior`; None where the alert does not hold them."""
+        if self.network is not None:
+            return self._table(self.network)
+        return self.posterior if self.posterior_from == "network" else None
+
+    def _table(self, draws: Draws) -> pd.DataFrame:
         import pandas as pd  # half a second that a filter or a replay does not need
 
-        return pd.DataFrame(physical(self.samples, self.window_start_mjd_tai, self.parameters))
+        return pd.DataFrame(physical(draws.samples, self.window_start_mjd_tai, draws.parameters))
 
     @property
     def light_curve(self) -> pd.DataFrame:
-        """The window's photometry: columns mjd_tai, flux and sigma (in units of the baseline)."""
+        """The photometry: columns mjd_tai, flux, sigma (units of the baseline), band and source.
+
+        The last two hold names; alerts older than schema 1/2 have no source, and one band.
+        """
         import pandas as pd
 
-        return pd.DataFrame({"mjd_tai": self.mjd_tai, "flux": self.flux, "sigma": self.sigma})
+        columns = {"mjd_tai": self.mjd_tai, "flux": self.flux, "sigma": self.sigma}
+        names = [(self.band, "")] * self.n_epochs
+        if self.source is not None:
+            known = [(one.band, one.source) for one in self.sources]
+            names = [known[index] for index in self.source.tolist()]
+        band, source = zip(*names, strict=True) if names else ((), ())
+        return pd.DataFrame(columns | {"band": list(band), "source": list(source)})
 
     def interval(self, name: str) -> Interval:
         """Quantiles of the parameter called t0, u0, tE, rho or f_s."""
@@ -178,31 +203,3 @@ class Alert:
 def mjd_to_datetime(mjd: float) -> datetime:
     """Calendar date and time of an MJD, on the same clock (so without a time zone)."""
     return _MJD_ZERO + timedelta(days=mjd)
-
-
-def physical(
-    samples: NDArray[np.floating[Any]], window_start: float, names: tuple[str, ...] = PARAMETERS
-) -> dict[str, FloatArray]:
-    """Samples in physical units.
-
-    Parameters
-    ----------
-    samples : ndarray, shape (S, P)
-        Columns ``names``; t0 in days after ``window_start``.
-    window_start : float, MJD TAI
-
-    Returns
-    -------
-    dict of str to ndarray, shape (S,), float64
-        t0 (MJD TAI), u0, tE (d), rho, f_s, log10_tE, log10_rho.
-    """
-    column = dict(zip(names, samples.astype(np.float64).T, strict=True))
-    return {
-        "t0": window_start + column["t0"],
-        "u0": column["u0"],
-        "tE": 10 ** column["log10_tE"],
-        "rho": 10 ** column["log10_rho"],
-        "f_s": column["f_s"],
-        "log10_tE": column["log10_tE"],
-        "log10_rho": column["log10_rho"],
-    }

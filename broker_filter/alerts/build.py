@@ -1,4 +1,4 @@
-"""Makes alerts from windows and their posteriors.
+"""Makes alerts from windows, fits and the network's samples.
 
 Ids are made from the data alone, so that the same data filtered again give the same ids.
 """
@@ -8,53 +8,64 @@ from __future__ import annotations
 import json
 import math
 import uuid
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from broker_filter.alerts.alert import (
+from broker_filter.alerts.alert import Alert
+from broker_filter.alerts.brightness import (
+    MAGNITUDES,
+    magnitudes,
+    reduced_chi2,
+    source_models,
+    sources,
+)
+from broker_filter.alerts.curves import Magnification, model_curves
+from broker_filter.alerts.lifecycle import EventState
+from broker_filter.alerts.parts import (
     QUANTILES,
     UNITS,
-    Alert,
+    Best,
     CertifiedK,
+    Draws,
+    FitQuality,
     Interval,
+    Noise,
     OtherBand,
+    Rival,
+    Verdict,
     physical,
 )
-from broker_filter.alerts.lifecycle import EventState
-from broker_filter.photometry.magnitudes import AB_ZERO_POINT
-from broker_filter.types import PARAMETERS, AlertState, FloatArray, StarId, WindowBatch
+from broker_filter.types import (
+    PARAMETERS,
+    AlertState,
+    Fit,
+    FloatArray,
+    NotFitted,
+    StarEpochs,
+    StarId,
+    WindowBatch,
+)
 
 __all__ = [
     "Common",
     "Evaluation",
-    "Magnification",
     "ProcessingTimes",
     "Provenance",
-    "ab_magnitude",
     "alert_id",
     "build_alert",
     "event_id",
     "event_probability",
-    "model_curves",
 ]
+
+FEW_SAMPLES = 20
+"""Effective samples below which the probability of an event rests on a lower bound of K."""
 
 JD_MINUS_MJD = 2400000.5
 
-CURVES = 200
-"""How many models of a posterior stand for all of it, where light curves are computed."""
-
 _NAMESPACE = uuid.UUID("5e0f7c1d-64d8-4c55-9c7d-0c2f6b1f7a31")
-
-
-class Magnification(Protocol):
-    """A(u, rho) of a finite source, as in `broker_filter.inference.magnification`."""
-
-    def __call__(self, u: FloatArray, rho: FloatArray, /) -> FloatArray:
-        """Magnify; ``rho`` (Einstein radii) is broadcast against ``u`` (Einstein radii, u >= 0)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +110,7 @@ class Common:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What one evaluation of a window found, apart from its posterior.
+    """What one evaluation of a window found, apart from the network's samples.
 
     Parameters
     ----------
@@ -109,6 +120,15 @@ class Evaluation:
         Of the network.
     certified : CertifiedK, optional
     other_bands : tuple of OtherBand
+    fit : Fit or NotFitted, optional
+        Of ``epochs``, or of those of an earlier alert that ``best_constrained`` names; the fit's
+        samples are the alert's, and the network's stand beside.
+    epochs : StarEpochs, optional
+        Photometry of the whole event; that of the window if left out.
+    best_constrained : UUID, optional
+        Earlier alert from which the fit is repeated.
+    rivals, verdict, noise : optional
+        What else was found.
     """
 
     event: EventState
@@ -116,6 +136,12 @@ class Evaluation:
     log10_k: float
     certified: CertifiedK | None = None
     other_bands: tuple[OtherBand, ...] = ()
+    fit: Fit | NotFitted | None = None
+    epochs: StarEpochs | None = None
+    best_constrained: uuid.UUID | None = None
+    rivals: tuple[Rival, ...] = ()
+    verdict: Verdict | None = None
+    noise: Noise | None = None
 
 
 def alert_id(
@@ -144,38 +170,6 @@ def event_probability(log10_k: float, prior_odds: float) -> float:
     return (1.0 if log_odds >= 0 else small) / (1.0 + small)
 
 
-def ab_magnitude(flux_njy: float) -> float | None:
-    """AB magnitude of a flux in nJy; None where the flux is not positive."""
-    return AB_ZERO_POINT - 2.5 * math.log10(flux_njy) if flux_njy > 0 else None
-
-
-def model_curves(
-    samples: NDArray[np.floating[Any]],
-    days: FloatArray,
-    magnification: Magnification,
-    curves: int = CURVES,
-) -> FloatArray:
-    """Light curves of the posterior's models.
-
-    Parameters
-    ----------
-    samples : ndarray, shape (S, 5)
-        Columns `PARAMETERS`; of more than ``curves`` samples, evenly spaced ones are taken.
-    days : ndarray, shape (n,), float64
-        Days after the window's start.
-    magnification : Magnification
-
-    Returns
-    -------
-    ndarray, shape (min(S, curves), n), float64
-        F(t) = f_s A(u(t), rho) + 1 - f_s in units of the baseline, u^2 = u0^2 + ((t - t0)/tE)^2.
-    """
-    chosen = np.linspace(0, len(samples) - 1, min(len(samples), curves)).round().astype(np.int64)
-    t0, u0, log10_tE, log10_rho, f_s = samples[chosen].astype(np.float64).T[:, :, None]
-    u = np.hypot(u0, (days - t0) / 10**log10_tE)
-    return np.asarray(1 + f_s * (magnification(u, 10**log10_rho) - 1))
-
-
 def build_alert(
     batch: WindowBatch,
     row: int,
@@ -192,7 +186,7 @@ def build_alert(
         The window.
     found : Evaluation
     samples : ndarray, shape (S, 5), S >= 2, float32 or float64
-        Columns `PARAMETERS`.
+        Of the network, columns `PARAMETERS`.
     times : ProcessingTimes
     common : Common
 
@@ -202,25 +196,28 @@ def build_alert(
         ``samples`` has another shape or holds values that are not finite.
     """
     _check(samples, batch.star[row])
-    model_id = common.provenance.model_id
-    star, survey, band = batch.star[row], batch.survey[row], batch.band[row]
-    last_mjd = float(batch.mjd_tai[row, batch.n[row] - 1])
-    event, certified = found.event, found.certified
-    log10_k = found.log10_k if certified is None else certified.log10_k
+    epochs = _seen(batch.epochs(row) if found.epochs is None else found.epochs)
+    fit, not_fitted = _usable(found.fit)
+    start = float(batch.t_start[row])
+    own = samples.astype(np.float64)
+    drawn = own if fit is None else _after(fit, start)
+    window = _window(batch, row, epochs)
+    posterior = _posterior(drawn, start)
     return Alert(
-        alert_id=alert_id(survey, star, band, last_mjd, model_id),
-        event_id=event_id(survey, star, band, event.opened_mjd, event.opened_by),
-        state=found.state,
-        log10_k=float(found.log10_k),
         log10_k_threshold=float(common.threshold),
-        certified=certified,
-        other_bands=found.other_bands,
         prior_odds=float(common.prior_odds),
-        p_event=event_probability(log10_k, common.prior_odds),
+        p_event=event_probability(_claimed(found), common.prior_odds),
+        posterior_from="network" if fit is None else "fit",
+        network=None if fit is None else _draws(own, start),
+        fit=None if fit is None else _quality(fit),
+        not_fitted=not_fitted,
+        days_to_peak=posterior["t0_mjd_tai"] - window["last_epoch_mjd_tai"],
+        **_found(found),
+        **_ids(batch, row, found, common.provenance.model_id),
         **_star(batch, row),
-        **_window(batch, row),
-        **_posterior(samples, float(batch.t_start[row])),
-        **_brightness(batch, row, samples, common.magnification),
+        **window,
+        **posterior,
+        **_brightness(batch, row, epochs, drawn, fit, common.magnification),
         **_origin(common.provenance, times),
     )
 
@@ -234,7 +231,70 @@ def _check(samples: NDArray[np.floating[Any]], star: StarId) -> None:
         raise ValueError(f"posterior samples of star {star!r} are not all finite")
 
 
+def _seen(epochs: StarEpochs) -> StarEpochs:
+    """The same without sources that have no epoch: their baseline may not be known."""
+    present, source = np.unique(epochs.source, return_inverse=True)
+    return replace(
+        epochs,
+        sources=tuple(epochs.sources[i] for i in present.tolist()),
+        level=epochs.level[present],
+        error=epochs.error[present],
+        source=source.astype(np.int16),
+    )
+
+
+def _usable(fit: Fit | NotFitted | None) -> tuple[Fit | None, str | None]:
+    """The fit, or why there is none; no alert may hold numbers that are not finite."""
+    if fit is None or isinstance(fit, NotFitted):
+        return None, None if fit is None else fit.reason
+    figures = [fit.log10_k, fit.log10_k_error, fit.effective_sample_size, fit.chi2]
+    figures += [fit.p_value, fit.autocorrelation, *fit.best.tolist()]
+    figures += [value for one in fit.sources for value in (one.f_s, one.baseline, one.chi2)]
+    finite = np.isfinite(fit.samples).all() and np.isfinite(fit.f_s).all()
+    if not (finite and np.isfinite(figures).all()):
+        return None, "not fitted: the result is not finite"
+    return fit, None
+
+
+def _after(fit: Fit, start: float) -> FloatArray:
+    """Samples of the fit with t0 in days after ``start`` (MJD TAI), float64."""
+    samples = fit.samples.astype(np.float64)
+    samples[:, PARAMETERS.index("t0")] += fit.t_start - start
+    return samples
+
+
+def _claimed(found: Evaluation) -> float:
+    """log10 K on which the probability of an event rests."""
+    certified = found.certified
+    if certified is None:
+        return found.log10_k
+    unsure = certified.effective_sample_size < FEW_SAMPLES
+    return certified.log10_k - (certified.log10_k_error if unsure else 0)
+
+
 # Each of the following fills some fields of an alert.
+
+
+def _found(found: Evaluation) -> dict[str, Any]:
+    return {
+        "state": found.state,
+        "log10_k": float(found.log10_k),
+        "certified": found.certified,
+        "other_bands": found.other_bands,
+        "best_constrained_alert_id": found.best_constrained,
+        "rivals": found.rivals,
+        "verdict": found.verdict,
+        "noise": found.noise,
+    }
+
+
+def _ids(batch: WindowBatch, row: int, found: Evaluation, model_id: str) -> dict[str, Any]:
+    star = batch.survey[row], batch.star[row], batch.band[row]
+    last_mjd = float(batch.mjd_tai[row, batch.n[row] - 1])
+    return {
+        "alert_id": alert_id(*star, last_mjd, model_id),
+        "event_id": event_id(*star, found.event.opened_mjd, found.event.opened_by),
+    }
 
 
 def _star(batch: WindowBatch, row: int) -> dict[str, Any]:
@@ -248,60 +308,96 @@ def _star(batch: WindowBatch, row: int) -> dict[str, Any]:
     }
 
 
-def _window(batch: WindowBatch, row: int) -> dict[str, Any]:
-    """The light curve of the window, in units of the baseline, and what that is."""
-    n = int(batch.n[row])
-    mjd = batch.mjd_tai[row, :n]
+def _window(batch: WindowBatch, row: int, epochs: StarEpochs) -> dict[str, Any]:
+    """The light curve, in units of the baselines, and what window it ends with."""
+    baseline = float(batch.baseline[row])
     return {
         "window_start_mjd_tai": float(batch.t_start[row]),
-        "n_epochs": n,
-        "first_epoch_mjd_tai": float(mjd[0]),
-        "last_epoch_mjd_tai": float(mjd[-1]),
-        "mjd_tai": mjd.astype(np.float64),
-        "flux": batch.flux[row, :n].astype(np.float32),
-        "sigma": batch.sigma[row, :n].astype(np.float32),
-        "baseline_flux": _baseline(batch, row),
-        "baseline_relative_error": float(batch.baseline_err[row] / batch.baseline[row]),
+        "n_epochs": len(epochs),
+        "first_epoch_mjd_tai": float(epochs.mjd_tai[0]),
+        "last_epoch_mjd_tai": float(batch.mjd_tai[row, batch.n[row] - 1]),
+        "mjd_tai": epochs.mjd_tai.astype(np.float64),
+        "flux": epochs.flux.astype(np.float32),
+        "sigma": epochs.sigma.astype(np.float32),
+        "source": epochs.source.astype(np.int16),
+        "baseline_flux": None if batch.relative[row] else baseline,
+        "baseline_relative_error": float(batch.baseline_err[row]) / baseline,
     }
 
 
-def _posterior(samples: NDArray[np.floating[Any]], start: float) -> dict[str, Any]:
+def _posterior(samples: FloatArray, start: float) -> dict[str, Any]:
     """Samples and what sums them up."""
-    columns = physical(samples, start)
-    summary = tuple(_interval(name, columns[name]) for name in UNITS)
-    t0 = summary[list(UNITS).index("t0")].median
+    draws = _draws(samples, start)
+    t0 = draws.summary[list(UNITS).index("t0")].median
     return {
-        "parameters": PARAMETERS,
-        "samples": samples.astype(np.float32),
-        "summary": summary,
-        "covariance": np.cov([columns[name] for name in ("t0", "u0", "tE")]),
+        "parameters": draws.parameters,
+        "samples": draws.samples,
+        "summary": draws.summary,
+        "covariance": draws.covariance,
         "t0_mjd_tai": t0,
         "t0_jd_tai": t0 + JD_MINUS_MJD,
     }
 
 
+def _draws(samples: FloatArray, start: float) -> Draws:
+    columns = physical(samples, start)
+    return Draws(
+        PARAMETERS,
+        samples.astype(np.float32),
+        tuple(_interval(name, columns[name]) for name in UNITS),
+        np.cov([columns[name] for name in ("t0", "u0", "tE")]),
+    )
+
+
+def _interval(name: str, values: FloatArray) -> Interval:
+    quantiles = np.quantile(values, list(QUANTILES.values())).tolist()
+    return Interval(name, UNITS[name], **dict(zip(QUANTILES, quantiles, strict=True)))
+
+
+def _quality(fit: Fit) -> FitQuality:
+    t0, u0, log10_tE, log10_rho, _ = fit.best.tolist()
+    return FitQuality(
+        converged=bool(fit.converged),
+        reason=fit.reason,
+        effective_sample_size=float(fit.effective_sample_size),
+        log10_k=float(fit.log10_k),
+        log10_k_error=float(fit.log10_k_error),
+        chi2=float(fit.chi2),
+        degrees_of_freedom=int(fit.degrees_of_freedom),
+        p_value=float(fit.p_value),
+        residual_autocorrelation=float(fit.autocorrelation),
+        best=Best(fit.t_start + t0, u0, 10**log10_tE, 10**log10_rho),
+    )
+
+
 def _brightness(
     batch: WindowBatch,
     row: int,
-    samples: NDArray[np.floating[Any]],
+    epochs: StarEpochs,
+    samples: FloatArray,
+    fit: Fit | None,
     magnification: Magnification,
 ) -> dict[str, Any]:
-    """Magnitudes, and how well the median of the posterior's curves fits the data."""
-    n = int(batch.n[row])
-    days = batch.mjd_tai[row, :n] - float(batch.t_start[row])
-    curve = np.median(model_curves(samples, days, magnification), axis=0)
-    baseline, f_s = _baseline(batch, row), _median_f_s(samples)
-    return {
-        "source_magnitude": _magnitude(baseline, f_s),
-        "blend_magnitude": _magnitude(baseline, 1 - f_s),
-        "baseline_magnitude": _magnitude(baseline, 1.0),
-        "magnitude_now": _magnitude(baseline, float(curve[-1])),
-        "reduced_chi2": _reduced_chi2(batch.flux[row, :n], batch.sigma[row, :n], curve),
-    }
+    """Fluxes and magnitudes, and how well the model fits the data."""
+    relative = bool(batch.relative[row])
+    start, last = float(batch.t_start[row]), float(batch.mjd_tai[row, batch.n[row] - 1])
+    models = source_models(epochs, samples, fit)
+    newest = models[_newest(epochs, batch.band[row])]
+    fields: dict[str, Any] = {"sources": sources(epochs, models, relative=relative)}
+    if relative:
+        fields |= dict.fromkeys(MAGNITUDES)
+    else:
+        fields |= magnitudes(newest, last - start, magnification)
+    if fit is not None:
+        return fields | {"reduced_chi2": float(fit.chi2) / max(fit.degrees_of_freedom, 1)}
+    curve = np.median(model_curves(samples, epochs.mjd_tai - start, magnification), axis=0)
+    return fields | {"reduced_chi2": reduced_chi2(epochs.flux, epochs.sigma, curve)}
 
 
-def _median_f_s(samples: NDArray[np.floating[Any]]) -> float:
-    return float(np.quantile(samples[:, PARAMETERS.index("f_s")].astype(np.float64), 0.5))
+def _newest(epochs: StarEpochs, band: str) -> int:
+    """The source of the last epoch of a band."""
+    of_band = np.array([its_band == band for its_band, _ in epochs.sources])[epochs.source]
+    return int(epochs.source[of_band][-1])
 
 
 def _origin(provenance: Provenance, times: ProcessingTimes) -> dict[str, Any]:
@@ -314,26 +410,3 @@ def _origin(provenance: Provenance, times: ProcessingTimes) -> dict[str, Any]:
         "evaluated_ms": times.evaluated_ms,
         "created_ms": times.created_ms,
     }
-
-
-def _interval(name: str, values: FloatArray) -> Interval:
-    quantiles = np.quantile(values, list(QUANTILES.values())).tolist()
-    return Interval(name, UNITS[name], **dict(zip(QUANTILES, quantiles, strict=True)))
-
-
-def _baseline(batch: WindowBatch, row: int) -> float | None:
-    """Baseline in nJy; None where the photometry came in units of it."""
-    return None if batch.relative[row] else float(batch.baseline[row])
-
-
-def _magnitude(baseline_njy: float | None, part: float) -> float | None:
-    return None if baseline_njy is None else ab_magnitude(part * baseline_njy)
-
-
-def _reduced_chi2(
-    flux: NDArray[np.float32], sigma: NDArray[np.float32], model: FloatArray
-) -> float | None:
-    freedom = len(flux) - len(PARAMETERS)
-    if freedom <= 0:
-        return None
-    return float((((flux - model) / sigma.astype(np.float64)) ** 2).sum()) / freedom

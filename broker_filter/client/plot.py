@@ -19,7 +19,7 @@ from broker_filter.alerts.alert import (
     Alert,
     mjd_to_datetime,
 )
-from broker_filter.alerts.build import Magnification, model_curves
+from broker_filter.alerts.curves import Magnification, model_curves
 from broker_filter.extras import require
 from broker_filter.inference.magnification import magnification
 from broker_filter.photometry.magnitudes import AB_ZERO_POINT

@@ -9,7 +9,8 @@ import fastavro
 from fastavro.read import SchemaResolutionError
 
 from broker_filter.alerts.alert import Alert
-from broker_filter.alerts.codec import from_avro, from_record
+from broker_filter.alerts.codec import from_avro
+from broker_filter.alerts.record import from_record
 from broker_filter.errors import ConfigError, PoisonMessage
 from broker_filter.observe.text import printable
 from broker_filter.schemas import known_versions, load_schema

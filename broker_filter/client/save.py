@@ -11,7 +11,7 @@ from typing import Any
 import fastavro
 
 from broker_filter.alerts.alert import QUANTILES, UNITS, Alert
-from broker_filter.alerts.codec import to_record
+from broker_filter.alerts.record import to_record
 from broker_filter.client.plot import plot_corner, plot_light_curve, require_matplotlib
 from broker_filter.extras import named_extras
 from broker_filter.schemas import load_schema

@@ -22,7 +22,6 @@ from broker_filter.alerts.alert import Alert, CertifiedK, OtherBand
 from broker_filter.alerts.build import (
     Common,
     Evaluation,
-    Magnification,
     ProcessingTimes,
     Provenance,
     build_alert,
@@ -33,6 +32,7 @@ from broker_filter.alerts.certifications import (
     certifications_to_columns,
     is_due,
 )
+from broker_filter.alerts.curves import Magnification
 from broker_filter.alerts.lifecycle import (
     EventKey,
     EventState,

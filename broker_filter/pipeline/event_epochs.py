@@ -28,26 +28,12 @@ from broker_filter.state.columns import (
 )
 from broker_filter.types import FloatArray, IntArray, StarEpochs, StarId, WindowBatch
 
-__all__ = ["MAX_EPOCHS", "epochs_from_columns", "epochs_of", "epochs_to_columns", "extended"]
+__all__ = ["MAX_EPOCHS", "epochs_from_columns", "epochs_to_columns", "extended"]
 
 MAX_EPOCHS: Final = 2000
 """Most epochs kept of one event; beyond, neighbours of one source are merged."""
 
 EventKey = tuple[str, StarId, str]
-
-
-def epochs_of(batch: WindowBatch, row: int) -> StarEpochs:
-    """What one window holds."""
-    n, names = int(batch.n[row]), batch.sources[row]
-    return StarEpochs(
-        tuple((batch.band[row], name) for name in names),
-        batch.source_level[row, : len(names)].copy(),
-        batch.source_error[row, : len(names)].copy(),
-        batch.mjd_tai[row, :n].copy(),
-        batch.flux[row, :n].copy(),
-        batch.sigma[row, :n].copy(),
-        batch.source[row, :n].copy(),
-    )
 
 
 def extended(
@@ -71,7 +57,7 @@ def extended(
     StarEpochs
         In units of the baselines that ``known`` has; a source that is new brings its own.
     """
-    window = epochs_of(batch, row)
+    window = batch.epochs(row)
     if known is None:
         return _thinned(window, limit, len(window))
     band = np.array([its_band == batch.band[row] for its_band, _ in known.sources], np.bool_)

@@ -21,17 +21,16 @@ from numpy.typing import NDArray
 
 from broker_filter.alerts.alert import UNITS as PARAMETER_UNITS
 from broker_filter.alerts.alert import Alert, CertifiedK, Interval, OtherBand, mjd_to_datetime
+from broker_filter.alerts.brightness import ab_magnitude
 from broker_filter.alerts.build import (
     Common,
     Evaluation,
     ProcessingTimes,
     Provenance,
-    ab_magnitude,
     alert_id,
     build_alert,
     event_id,
     event_probability,
-    model_curves,
 )
 from broker_filter.alerts.codec import (
     from_avro,
@@ -39,9 +38,10 @@ from broker_filter.alerts.codec import (
     to_avro,
     to_json_dict,
     to_message,
-    to_record,
 )
+from broker_filter.alerts.curves import model_curves
 from broker_filter.alerts.lifecycle import EventState
+from broker_filter.alerts.record import to_record
 from broker_filter.errors import PoisonMessage, SchemaError
 from broker_filter.schemas import (
     CURRENT_VERSION,
@@ -230,7 +230,9 @@ def test_only_the_windows_own_epochs_count() -> None:
     alert = build()
     assert (alert.n_epochs, len(alert.light_curve)) == (N, N)
     assert (alert.first_epoch_mjd_tai, alert.last_epoch_mjd_tai) == (START + 1, START + 12)
-    assert np.isfinite(alert.light_curve.to_numpy()).all()
+    columns = alert.light_curve[["mjd_tai", "flux", "sigma"]]
+    assert np.isfinite(columns.to_numpy()).all()
+    assert set(alert.light_curve["source"]) == {"wfi"}
 
 
 def test_ids_come_from_the_last_epoch_and_the_event() -> None:
@@ -414,7 +416,9 @@ def test_message_is_keyed_by_star_and_tells_what_filters_need() -> None:
 def test_json_leaves_columns_out_unless_asked() -> None:
     alert = build()
     short = json.loads(json.dumps(to_json_dict(alert), allow_nan=False))
-    full = json.loads(json.dumps(to_json_dict(alert, arrays=True), allow_nan=False))
+    full = json.loads(
+        json.dumps(to_json_dict(alert, light_curve=True, samples=True), allow_nan=False)
+    )
     assert "lightCurve" not in short
     assert "samples" not in short["posterior"]
     assert short["log10KCertified"] is None
@@ -461,7 +465,7 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     version = f"1/{int(known_versions('alert')[-1].split('/')[1]) + 1}"
     shutil.copytree(schema_folder(), tmp_path, dirs_exist_ok=True)
     schema = json.loads((schema_folder() / schema_id("alert") / "alert.avsc").read_text())
-    added = {"name": "verdict", "type": ["null", "string"], "default": None, "doc": "What it is."}
+    added = {"name": "omen", "type": ["null", "string"], "default": None, "doc": "What it is."}
     schema["fields"].insert(3, added)
     schema["namespace"] = "broker_filter.v" + version.replace("/", "_")
     folder = tmp_path / "alert" / version
@@ -475,7 +479,7 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_alerts_of_the_next_version_are_read_without_what_is_new(next_version: str) -> None:
     assert known_versions("alert")[-1] == next_version
     alert = build()
-    value = encode("alert", to_record(alert) | {"verdict": "lens"}, next_version)
+    value = encode("alert", to_record(alert) | {"omen": "lens"}, next_version)
     header = (("schema", f"alert/{next_version}".encode()),)
     assert to_avro(from_message(Message("alerts", 0, 0, None, value, headers=header))) == to_avro(
         alert
@@ -492,7 +496,7 @@ def test_todays_alerts_are_read_once_the_next_version_is_written(
         Message("alerts", 0, 0, None, value, headers=(("schema", today.encode()),))
     ).alert_id == (alert.alert_id)
     assert (
-        decode_strict("alert", value, today.removeprefix("alert/"), read_as=next_version)["verdict"]
+        decode_strict("alert", value, today.removeprefix("alert/"), read_as=next_version)["omen"]
         is None
     )
     assert dict(to_message(alert, "alerts").headers)["schema"].decode() == f"alert/{next_version}"
@@ -501,7 +505,7 @@ def test_todays_alerts_are_read_once_the_next_version_is_written(
 @pytest.mark.parametrize("version", [b"alert/9/9", b"alert/../../photometry", b"photometry/1/0"])
 def test_a_version_that_is_not_known_is_poison(version: bytes) -> None:
     value = SAMPLE
-    with pytest.raises(PoisonMessage, match="known: alert/1/0, alert/1/1"):
+    with pytest.raises(PoisonMessage, match="known: alert/1/0, alert/1/1, alert/1/2"):
         from_message(Message("alerts", 0, 0, None, value, headers=(("schema", version),)))
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from broker_filter import ConfigError, read_alert
-from broker_filter.alerts.codec import from_avro, to_avro, to_record
+from broker_filter.alerts.codec import from_avro, to_avro
+from broker_filter.alerts.record import to_record
 from broker_filter.client.save import avro_files
 from broker_filter.schemas import known_versions, load_schema, schema_folder, schema_id
 

@@ -10,7 +10,6 @@ import pytest
 from broker_filter.errors import StateError
 from broker_filter.pipeline.event_epochs import (
     epochs_from_columns,
-    epochs_of,
     epochs_to_columns,
     extended,
 )
@@ -151,7 +150,7 @@ def test_epochs_go_through_a_snapshot() -> None:
 
 
 def test_damaged_columns_are_named() -> None:
-    columns = epochs_to_columns({KEY: epochs_of(window(0, [1, 2]), 0)})
+    columns = epochs_to_columns({KEY: window(0, [1, 2]).epochs(0)})
     with pytest.raises(StateError, match="event epochs"):
         epochs_from_columns({**columns, "count": np.array([5])})
     with pytest.raises(StateError, match="event epochs"):
