@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from broker_filter.alerts.alert import Alert, mjd_to_datetime
-from broker_filter.alerts.codec import from_avro
 from broker_filter.client.plot import mass_levels, plot_corner, plot_light_curve
 from broker_filter.errors import ConfigError
 from broker_filter.schemas import schema_folder, schema_id
 from broker_filter.types import FloatArray
+from tests import build
 
 
 def point_source(u: FloatArray, _rho: FloatArray) -> FloatArray:
@@ -29,7 +29,7 @@ def point_source(u: FloatArray, _rho: FloatArray) -> FloatArray:
 
 @pytest.fixture
 def alert() -> Alert:
-    return from_avro((schema_folder() / schema_id("alert") / "sample.avro").read_bytes())
+    return build.alert()
 
 
 @pytest.fixture

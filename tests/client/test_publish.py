@@ -16,22 +16,19 @@ from broker_filter.kafka.embedded import EmbeddedBroker
 from broker_filter.kafka.ranges import TopicRange, messages_of, offsets_of
 from broker_filter.kafka.sink import MemorySink
 from broker_filter.types import Message, StarId
+from tests import build
 
 
 def photometry(stars: list[StarId], **columns: object) -> Photometry:
     n = len(stars)
-    return Photometry(
+    return build.photometry(
+        61_000.0 + np.arange(n),
+        stars,
         survey="roman",
         band="F146",
-        source="",
-        star=stars,
-        mjd_tai=61_000.0 + np.arange(n),
         flux=np.arange(1.0, n + 1),
-        flux_err=np.full(n, 0.5),
-        flags=np.zeros(n, np.uint32),
-        ref_flux=np.full(n, np.nan),
-        ref_flux_err=np.full(n, np.nan),
-        **columns,  # type: ignore[arg-type]
+        flux_err=0.5,
+        **columns,
     )
 
 

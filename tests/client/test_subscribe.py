@@ -23,7 +23,7 @@ import pytest
 from confluent_kafka import Producer
 
 from broker_filter.alerts.alert import Alert, CertifiedK
-from broker_filter.alerts.codec import from_avro, from_message, to_avro, to_message
+from broker_filter.alerts.codec import from_message, to_avro, to_message
 from broker_filter.client.save import parquet_file
 from broker_filter.client.subscribe import Subscription, subscribe
 from broker_filter.commands.subscribe import add_arguments, format_alert, run
@@ -31,25 +31,26 @@ from broker_filter.errors import ConfigError, TransientError
 from broker_filter.kafka import reader
 from broker_filter.kafka.embedded import EmbeddedBroker
 from broker_filter.kafka.reader import TopicReader
-from broker_filter.schemas import schema_folder, schema_id
+from broker_filter.schemas import schema_folder
 from broker_filter.types import AlertState, Message
+from tests import build
 
 # The package's function of the same name hides the module.
 module = importlib.import_module("broker_filter.client.subscribe")
 
 SILENCE_S = 1.0
-SAMPLE = from_avro((schema_folder() / schema_id("alert") / "sample.avro").read_bytes())
+SAMPLE = build.alert()
 
 
 def alert(log10_k: float = 9.0, state: AlertState = "new", star: str | int = 1) -> Alert:
     name = uuid.uuid5(uuid.NAMESPACE_OID, f"{star} {state} {log10_k}")
-    return replace(SAMPLE, alert_id=name, log10_k=log10_k, state=state, star_id=star)
+    return build.alert(alert_id=name, log10_k=log10_k, state=state, star_id=star)
 
 
 def message(content: Alert | bytes, **headers: bytes | None) -> Message:
     """An alert as a subscriber gets it; a header given as None is missing."""
     if isinstance(content, bytes):
-        return Message("alerts", 0, 0, b"1", content)
+        return build.message(content, topic="alerts", key=b"1")
     sent = to_message(content, "alerts")
     told = {k: v for k, v in (dict(sent.headers) | headers).items() if v is not None}
     return Message("alerts", 0, 0, sent.key, sent.value, headers=tuple(told.items()))

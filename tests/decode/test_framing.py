@@ -20,6 +20,7 @@ from broker_filter.decode.avro.schema import WriterSchema, parse_document
 from broker_filter.decode.framing import Framed, Unframer
 from broker_filter.errors import PoisonMessage
 from broker_filter.types import Message
+from tests import build
 
 SCHEMA = {"type": "record", "name": "p", "fields": [{"name": "x", "type": "long"}]}
 OTHER = {"type": "record", "name": "q", "fields": [{"name": "z", "type": "double"}]}
@@ -35,7 +36,7 @@ PACKERS: dict[str, Any] = {
 
 
 def message(value: bytes, key: bytes | None = None, topic: str = "alerts") -> Message:
-    return Message(topic, 0, 0, key, value)
+    return build.message(value, topic=topic, key=key)
 
 
 def unframer(**schemaless: WriterSchema) -> Unframer:

@@ -21,6 +21,7 @@ from broker_filter.decode.native_reader import read_photometry
 from broker_filter.errors import PoisonMessage, SchemaError
 from broker_filter.schemas import decode_strict, encode, schema_folder
 from broker_filter.types import Photometry, StarId
+from tests import build
 
 DOUBLES = st.floats(width=64)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=64)
@@ -80,17 +81,9 @@ def assert_same(a: Photometry, b: Photometry) -> None:
 
 def small(**changes: Any) -> Photometry:
     """Three stars at one time."""
-    whole = Photometry(
-        survey="roman",
-        band="F146",
-        source="",
-        star=[7, 8, 9],
-        mjd_tai=np.full(3, 61500.25),
-        flux=np.array([1.0, 2.0, 4.0]),
-        flux_err=np.array([0.5, 0.25, 0.125]),
-        flags=np.zeros(3, np.uint32),
-        ref_flux=np.full(3, np.nan),
-        ref_flux_err=np.full(3, np.nan),
+    flux, error = [1.0, 2.0, 4.0], [0.5, 0.25, 0.125]
+    whole = build.photometry(
+        61500.25, [7, 8, 9], survey="roman", band="F146", flux=flux, flux_err=error
     )
     return replace(whole, **changes)
 

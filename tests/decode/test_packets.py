@@ -22,6 +22,7 @@ from broker_filter.service.assembly import make_decoder
 from broker_filter.state.columns import arrays_of
 from broker_filter.types import Message, Photometry
 from broker_filter.windows.store import WindowStore
+from tests import build
 from tests.lsst_packets import rows, wire
 from tests.packets import packet, records
 
@@ -64,7 +65,7 @@ def decoder(folder: Path) -> Decoder:
 
 
 def message(value: bytes, topic: str = "alerts") -> Message:
-    return Message(topic, 0, 0, None, value)
+    return build.message(value, topic=topic)
 
 
 def assert_same(got: Photometry, expected: Photometry) -> None:

@@ -16,6 +16,7 @@ from broker_filter.decode.decoder import Decoder
 from broker_filter.decode.selection import MISSING
 from broker_filter.errors import PoisonMessage, SchemaError
 from broker_filter.types import Message
+from tests import build
 
 
 def packet(*fields: Any, name: Any = "lsst.v7_1.alert") -> dict[str, Any]:
@@ -38,7 +39,7 @@ def container(schema: Any, record: bytes) -> Message:
     head = b"Obj\x01" + write_long(1) + sized(b"avro.schema") + sized(json.dumps(schema).encode())
     sync = b"S" * 16
     value = head + b"\0" + sync + write_long(1) + sized(record) + sync
-    return Message("alerts", 0, 0, None, value)
+    return build.message(value, topic="alerts")
 
 
 def reason(schema: Any, record: bytes = bytes(8)) -> str:

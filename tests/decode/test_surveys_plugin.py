@@ -14,6 +14,7 @@ from broker_filter.decode.surveys.registry import GROUP, adapter_for, event_time
 from broker_filter.errors import ConfigError
 from broker_filter.replay import event_time
 from broker_filter.types import Message
+from tests import build
 
 EXAMPLE = Path(__file__).parent / "example_survey/example_survey.py"
 POINT = {"hjd": 2461000.5, "mag": 16.4, "mag_err": 0.01, "quality": "A"}
@@ -54,7 +55,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 
 def message(packet: object) -> Message:
-    return Message("alerts", 0, 0, None, json.dumps(packet).encode())
+    return build.message(json.dumps(packet).encode(), topic="alerts")
 
 
 def test_packets_of_an_installed_survey_are_read(install: Install) -> None:

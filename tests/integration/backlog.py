@@ -20,7 +20,8 @@ import numpy as np
 
 from broker_filter.decode.native import encode_block
 from broker_filter.schemas import schema_header
-from broker_filter.types import Message, Photometry
+from broker_filter.types import Message
+from tests import build
 from tests.integration.harness import Archive, Filter, Trial, settings_of
 from tests.kafka_broker import KafkaCluster
 
@@ -33,17 +34,14 @@ def block() -> bytes:
     """One exposure of so many stars, about 175 kB."""
     rng = np.random.default_rng(1)
     flux = 1000 + rng.standard_normal(STARS)
-    photometry = Photometry(
-        survey="test",
-        band="r",
-        source="",
-        star=list(range(STARS)),
-        mjd_tai=np.full(STARS, 60_000.0),
+    error = 1 + rng.random(STARS)
+    photometry = build.photometry(
+        60_000.0,
+        range(STARS),
         flux=flux,
-        flux_err=1 + rng.random(STARS),
-        flags=np.zeros(STARS, np.uint32),
+        flux_err=error,
         ref_flux=flux,
-        ref_flux_err=1 + rng.random(STARS),
+        ref_flux_err=error,
     )
     return encode_block(photometry)
 

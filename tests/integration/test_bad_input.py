@@ -26,6 +26,7 @@ from broker_filter.observe.metrics import Metrics
 from broker_filter.schemas import decode_strict, encode, schema_header
 from broker_filter.service.assembly import make_service
 from broker_filter.types import Photometry
+from tests import build
 
 PATIENCE_S = 120.0
 NAN, INF = float("nan"), float("inf")
@@ -44,16 +45,7 @@ class Sent:
 
 
 def photometry(stars: list[str], mjd: list[float], **columns: Any) -> Photometry:
-    n = len(mjd)
-    given: dict[str, Any] = {
-        "flux": np.full(n, 1000.0),
-        "flux_err": np.full(n, 10.0),
-        "flags": np.zeros(n, np.uint32),
-        "ref_flux": np.full(n, 1000.0),
-        "ref_flux_err": np.full(n, 1.0),
-    }
-    given |= {name: np.array(values) for name, values in columns.items()}
-    return Photometry("test", "r", "", stars, np.array(mjd), **given)
+    return build.photometry(mjd, stars, **{"ref_flux": 1000.0, "ref_flux_err": 1.0} | columns)
 
 
 ONE = encode_photometry(photometry(["star"], [60_000.0]))

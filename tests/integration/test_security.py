@@ -34,7 +34,8 @@ from broker_filter.kafka.sink import KafkaSink
 from broker_filter.kafka.transaction import open_delivery
 from broker_filter.observe.metrics import Metrics
 from broker_filter.recovery.files import read_alerts
-from broker_filter.schemas import current_version, schema_folder, schema_header
+from broker_filter.schemas import schema_header
+from tests import build
 from tests.kafka_broker import KafkaCluster, make_topic
 
 pytestmark = pytest.mark.kafka
@@ -303,7 +304,7 @@ def test_a_replay_with_a_wrong_password_ends_with_one_message(site, tmp_path):
 
 
 def test_a_recovery_logs_in_to_the_topic_that_it_reads(site, tmp_path):
-    sample = (schema_folder() / "alert" / current_version("alert") / "sample.avro").read_bytes()
+    sample = build.alert_sample()
     servers = site.good
     with closing(KafkaSink(everything(site.plain))) as sink:
         sink.produce("found", b"star", sample, (schema_header("alert"),))

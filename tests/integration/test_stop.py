@@ -15,7 +15,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
@@ -28,7 +27,7 @@ from broker_filter.kafka.embedded import EmbeddedBroker
 from broker_filter.kafka.progress import GroupProgress
 from broker_filter.kafka.sink import KafkaSink
 from broker_filter.schemas import schema_header
-from broker_filter.types import Photometry
+from tests import build
 
 PATIENCE_S = 120.0
 TOPICS = {"epochs": 2, "microlensing-alerts": 1, "microlensing-dead-letters": 1}
@@ -121,19 +120,8 @@ def publish(broker: EmbeddedBroker) -> dict[int, int]:
     sent = {0: 0, 1: 0}
     with closing(KafkaSink(kafka(broker))) as sink:
         for i in range(10 * STARS):
-            star, one = f"star {i % STARS}", np.ones(1)
-            photometry = Photometry(
-                survey="test",
-                band="r",
-                source="",
-                star=[star],
-                mjd_tai=(60_000 + 0.1 * i) * one,
-                flux=1000 * one,
-                flux_err=10 * one,
-                flags=np.zeros(1, np.uint32),
-                ref_flux=1000 * one,
-                ref_flux_err=one,
-            )
+            star, mjd = f"star {i % STARS}", 60_000 + 0.1 * i
+            photometry = build.photometry(mjd, star, ref_flux=1000.0, ref_flux_err=1.0)
             partition = (i % STARS) % 2
             value = encode_photometry(photometry)
             sink.produce("epochs", star.encode(), value, (schema_header("photometry"),), partition)

@@ -17,6 +17,7 @@ from broker_filter.kafka.progress import GroupProgress, MemoryProgress, newest_o
 from broker_filter.kafka.sink import KafkaSink, MemorySink, partition_of
 from broker_filter.kafka.source import Ledger
 from broker_filter.types import Message, OutgoingMessage
+from tests import build
 
 SECRET = "hunter2-in-clear"  # noqa: S105
 PATIENCE_S = 60.0
@@ -77,7 +78,9 @@ def flushed(sink):
 
 
 def numbered(count, topic="t", partition=0, start=0):
-    return [Message(topic, partition, start + n, None, b"%d" % n) for n in range(count)]
+    return [
+        build.message(b"%d" % n, start + n, topic=topic, partition=partition) for n in range(count)
+    ]
 
 
 def next_offsets(messages):

@@ -13,15 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker_filter import cli
-from broker_filter.alerts.codec import from_avro, to_avro
+from broker_filter.alerts.codec import to_avro
 from broker_filter.client.subscribe import Subscription
 from broker_filter.commands import recovery, replay, replay_options
 from broker_filter.commands import subscribe as subscribing
 from broker_filter.kafka.sink import MemorySink
-from broker_filter.schemas import schema_folder, schema_id
 from broker_filter.types import Message
+from tests import build
 
-SAMPLE = from_avro((schema_folder() / schema_id("alert") / "sample.avro").read_bytes())
+SAMPLE = build.alert()
 
 PARTS = ["a", "7", " ", "$", "$x$", "\\", "\x1b[2J", "\x1b]0;t\x07", "\x00", "\x7f", "\x9b", "\r"]
 PARTS += ["\n", "\t", "\u202e", "\u2066", "\u200f", "\u2028", "\ufeff", "é", "{}", "%s", ",", '"']

@@ -15,6 +15,7 @@ from broker_filter.state.columns import arrays_of, unpacked
 from broker_filter.types import Photometry
 from broker_filter.windows.store import WindowStore
 from broker_filter.windows.waves import concatenate, waves
+from tests import build
 
 START = 60_000.0  # on the anchor grid of a 20-day window
 
@@ -28,18 +29,12 @@ class Epoch(NamedTuple):
 
 
 def message(epochs: Sequence[Epoch]) -> Photometry:
-    n = len(epochs)
-    return Photometry(
-        survey="test",
-        band="r",
+    return build.photometry(
+        [e.mjd for e in epochs],
+        [e.star for e in epochs],
         source=epochs[0].source,
-        star=[e.star for e in epochs],
-        mjd_tai=np.array([e.mjd for e in epochs]),
-        flux=np.array([e.flux for e in epochs]),
-        flux_err=np.array([e.error for e in epochs]),
-        flags=np.zeros(n, np.uint32),
-        ref_flux=np.full(n, np.nan),
-        ref_flux_err=np.full(n, np.nan),
+        flux=[e.flux for e in epochs],
+        flux_err=[e.error for e in epochs],
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,24 +10,13 @@ import pytest
 
 from broker_filter.photometry.usable import REASONS, Limits, accept, by_reference
 from broker_filter.types import Photometry
+from tests import build
 
 
 def photometry(n: int = 3, **columns: Any) -> Photometry:
-    return replace(
-        Photometry(
-            survey="test",
-            band="r",
-            source="",
-            star=[f"star {i}" for i in range(n)],
-            mjd_tai=60_000.0 + np.arange(n),
-            flux=np.full(n, 100.0),
-            flux_err=np.full(n, 1.0),
-            flags=np.zeros(n, np.uint32),
-            ref_flux=np.full(n, np.nan),
-            ref_flux_err=np.full(n, np.nan),
-        ),
-        **columns,
-    )
+    plain = {"flux": 100.0, "flux_err": 1.0}
+    mjd = columns.pop("mjd_tai", 60_000.0 + np.arange(n))
+    return build.photometry(mjd, [f"star {i}" for i in range(n)], **plain | columns)
 
 
 def test_good_photometry_passes_as_it_is() -> None:

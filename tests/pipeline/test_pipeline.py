@@ -19,7 +19,6 @@ from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.build import Provenance
 from broker_filter.alerts.threshold import Rule
 from broker_filter.decode.decoder import Decoder
-from broker_filter.decode.native import encode_photometry
 from broker_filter.decode.selection import Packet
 from broker_filter.errors import StateError
 from broker_filter.inference.certified import Certificate
@@ -32,9 +31,10 @@ from broker_filter.pipeline.core import Pipeline
 from broker_filter.pipeline.intake import Intake
 from broker_filter.state.columns import arrays_of
 from broker_filter.state.partition import PartitionState, SnapshotError, read_state, write_state
-from broker_filter.types import DeadLetter, Message, Photometry, WindowBatch
+from broker_filter.types import DeadLetter, Message, WindowBatch
 from broker_filter.windows.schedule import Schedule
 from broker_filter.windows.store import WindowStore
+from tests import build
 
 THRESHOLD = 3.0
 PEAK = 60_025.0
@@ -102,20 +102,8 @@ def epoch(
     source: str = "a",
     band: str = "r",
 ) -> Message:
-    one = np.ones(1)
-    photometry = Photometry(
-        survey="test",
-        band=band,
-        source=source,
-        star=[star],
-        mjd_tai=mjd * one,
-        flux=flux * one,
-        flux_err=10 * one,
-        flags=np.zeros(1, np.uint32),
-        ref_flux=1000 * one,
-        ref_flux_err=one,
-    )
-    return Message("epochs", 0, offset, None, encode_photometry(photometry))
+    changes = {"source": source, "band": band, "ref_flux": 1000.0, "ref_flux_err": 1.0}
+    return build.message(build.photometry(mjd, star, flux=flux, **changes), offset)
 
 
 def make_stream(days: float = 55.0) -> list[Message]:

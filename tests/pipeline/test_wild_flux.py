@@ -7,21 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from broker_filter.config import Settings
-from broker_filter.decode.native import encode_photometry
 from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.assessment import Assessment
-from broker_filter.schemas import schema_header
 from broker_filter.service.assembly import make_assessment, make_intake, open_entry
-from broker_filter.types import FloatArray, Message, Photometry
+from broker_filter.types import FloatArray, Message
+from tests import build
 
 N, WILD = 400, 350
-SETTINGS = Settings.model_validate(
-    {
-        "kafka": {"bootstrap_servers": "127.0.0.1:1", "input_topics": ["e"]},
-        "model": {"threads": 1},
-    }
-)
+SETTINGS = build.settings(kafka={"input_topics": ["e"]}, model={"threads": 1})
 
 
 @pytest.fixture(scope="module")
@@ -30,21 +23,8 @@ def assessment() -> Assessment:
 
 
 def message(offset: int, mjd: FloatArray, flux: FloatArray, error: FloatArray) -> Message:
-    nan = np.full(len(mjd), np.nan)
-    photometry = Photometry(
-        survey="roman",
-        band="F146",
-        source="",
-        star=[5] * len(mjd),
-        mjd_tai=mjd,
-        flux=flux,
-        flux_err=error,
-        flags=np.zeros(len(mjd), np.uint32),
-        ref_flux=nan,
-        ref_flux_err=nan,
-    )
-    value = encode_photometry(photometry)
-    return Message("e", 0, offset, None, value, 1, (schema_header("photometry"),))
+    epochs = build.photometry(mjd, 5, survey="roman", band="F146", flux=flux, flux_err=error)
+    return build.message(epochs, offset, topic="e", timestamp_ms=1, schema="photometry")
 
 
 @pytest.mark.parametrize(

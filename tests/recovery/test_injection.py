@@ -20,6 +20,7 @@ from broker_filter.replay.stream import Record
 from broker_filter.schemas import schema_header
 from broker_filter.types import Message, Photometry
 from broker_filter.windows.store import WindowStore
+from tests import build
 
 T0 = 60_000.0
 FIXED = {
@@ -37,20 +38,9 @@ def config(**changes) -> InjectionConfig:
 
 
 def photometry(times, star="A", flux=1000.0, error=1.0, ref=1000.0, **changes) -> Photometry:
-    n = len(times)
-    values = {
-        "survey": "s",
-        "band": "I",
-        "source": "x",
-        "star": [star] * n if isinstance(star, str) else star,
-        "mjd_tai": np.array(times, dtype=np.float64),
-        "flux": np.full(n, flux) if isinstance(flux, float) else flux,
-        "flux_err": np.full(n, error),
-        "flags": np.zeros(n, dtype=np.uint32),
-        "ref_flux": np.full(n, ref),
-        "ref_flux_err": np.full(n, 1.0),
-    }
-    return Photometry(**values | changes)
+    plain = {"survey": "s", "band": "I", "source": "x", "flux": flux, "flux_err": error}
+    plain |= {"ref_flux": ref, "ref_flux_err": 1.0}
+    return build.photometry(times, star, **plain | changes)
 
 
 def paczynski(u: float) -> float:

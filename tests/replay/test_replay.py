@@ -23,24 +23,13 @@ from broker_filter.replay.lightcurves.stream import LightCurves, load
 from broker_filter.replay.publish import OFFSET_HEADER, Archive, Pace, publish, replay
 from broker_filter.service.assembly import make_decoder
 from broker_filter.types import Message, Photometry
+from tests import build
 
 
 def curve(times, star="A", source="x", **changes) -> Photometry:
-    n = len(times)
-    unknown = np.full(n, np.nan)
-    values = {
-        "survey": "archive",
-        "band": "I",
-        "source": source,
-        "star": [star] * n,
-        "mjd_tai": np.array(times, dtype=np.float64),
-        "flux": np.arange(1.0, n + 1),
-        "flux_err": np.full(n, 0.1),
-        "flags": np.zeros(n, dtype=np.uint32),
-        "ref_flux": unknown,
-        "ref_flux_err": unknown,
-    }
-    return Photometry(**values | changes)
+    plain = {"survey": "archive", "band": "I", "source": source, "flux_err": 0.1}
+    plain["flux"] = np.arange(1.0, len(times) + 1)
+    return build.photometry(times, star, **plain | changes)
 
 
 def published(sink: MemorySink) -> list[Photometry]:

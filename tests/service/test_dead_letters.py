@@ -6,12 +6,13 @@ import pytest
 
 from broker_filter.errors import StateError
 from broker_filter.service.dead_letters import MEMORY, StreamGuard
-from broker_filter.types import DeadLetter, Message
+from broker_filter.types import DeadLetter
+from tests import build
 
 
 def poll(guard: StreamGuard, count: int, dead: int) -> None:
     """Count some messages, the bad ones spread evenly."""
-    messages = [Message("t", 0, n, None, b"") for n in range(count)]
+    messages = [build.message(offset=n) for n in range(count)]
     every = count // dead if dead else 0
     bad = messages[::every][:dead] if dead else []
     guard.count(messages, [DeadLetter(m, "truncated", "at byte 3") for m in bad])

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
 
-from broker_filter.alerts.codec import from_avro
 from broker_filter.kafka.memory import MemorySource
 from broker_filter.observe.metrics import Metrics
-from broker_filter.schemas import current_version, schema_folder
 from broker_filter.service.report import Reporter, fields
 from broker_filter.types import Message
+from tests import build
 
 PARTITION = ("epochs", 0)
 HALF_AN_HOUR_MS = 1_800_000
@@ -54,9 +52,8 @@ def test_a_clock_ahead_of_ours_gives_no_negative_time() -> None:
     reporter.taken(source.poll(2, 0), [])
     reporter.group(source)
     assert lag(metrics) == (2, 0)
-    sample = schema_folder() / "alert" / current_version("alert") / "sample.avro"
     received = round(1000 * time.time()) + HALF_AN_HOUR_MS
-    reporter.published([replace(from_avro(sample.read_bytes()), received_ms=received)])
+    reporter.published([build.alert(received_ms=received)])
     name = "broker_filter_event_to_alert_seconds"
     assert metrics.registry.get_sample_value(f"{name}_count") == 1
     assert metrics.registry.get_sample_value(f"{name}_sum") == 0

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from broker_filter.alerts.alert import Alert
-from broker_filter.alerts.codec import from_avro
 from broker_filter.config import Settings
 from broker_filter.decode.decoder import Decoder
 from broker_filter.errors import BrokerFilterError, ModelError, StateError, TransientError
@@ -27,7 +26,7 @@ from broker_filter.photometry.usable import Limits
 from broker_filter.pipeline.assessment import Outputs
 from broker_filter.pipeline.batcher import Batcher, Work
 from broker_filter.pipeline.intake import Intake
-from broker_filter.schemas import schema_folder, schema_id
+from broker_filter.schemas import schema_folder
 from broker_filter.service.loop import Service
 from broker_filter.service.restore import Restorer, find_start
 from broker_filter.service.snapshots import SnapshotWriter
@@ -36,19 +35,20 @@ from broker_filter.state.store import SnapshotStore
 from broker_filter.types import Message, OutgoingMessage, Partition
 from broker_filter.windows.schedule import Schedule
 from broker_filter.windows.store import WindowStore
+from tests import build
 
 PARTITION = ("epochs", 0)
 PATIENCE_S = 60.0
 GOOD = (schema_folder() / "photometry/1/0/sample.avro").read_bytes()
-ALERT = from_avro((schema_folder() / schema_id("alert") / "sample.avro").read_bytes())
+ALERT = build.alert()
 
 
 def good(offset: int, partition: int = 0) -> Message:
-    return Message("epochs", partition, offset, None, GOOD)
+    return build.message(GOOD, offset, partition=partition)
 
 
 def bad(offset: int) -> Message:
-    return Message("epochs", 0, offset, None, b"?")
+    return build.message(b"?", offset)
 
 
 class Judge:

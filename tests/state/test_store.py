@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -25,9 +24,9 @@ from broker_filter.state.columns import Column, arrays_of
 from broker_filter.state.manifest import manifest_from_json, manifest_to_json
 from broker_filter.state.partition import PartitionState, prefixed, read_state, write_state
 from broker_filter.state.store import Manifest, SnapshotError, SnapshotStore
-from broker_filter.types import Photometry
 from broker_filter.windows.schedule import Schedule
 from broker_filter.windows.store import WindowStore
+from tests import build
 
 WHERE = ("epochs", 3)
 
@@ -36,19 +35,8 @@ def make_state(offset: int = 40, window_days: float = 20.0, epochs: int = 6) -> 
     """Windows of two stars, one of them with an open event."""
     store, schedule = WindowStore(window_days), Schedule(0.0, 1)
     for i in range(epochs):
-        n = 2
-        piece = Photometry(
-            survey="test",
-            band="r",
-            source="",
-            star=["Sgr A*", 7] if i == 0 else ["Sgr A*", "ζ"],
-            mjd_tai=np.full(n, 60_000.0 + i),
-            flux=np.full(n, 1000.0 + i),
-            flux_err=np.full(n, 10.0),
-            flags=np.zeros(n, np.uint32),
-            ref_flux=np.full(n, np.nan),
-            ref_flux_err=np.full(n, np.nan),
-        )
+        stars = ["Sgr A*", 7] if i == 0 else ["Sgr A*", "ζ"]
+        piece = build.photometry(60_000.0 + i, stars, flux=1000.0 + i)
         schedule.due(store, store.insert(piece))
     events = {("test", "Sgr A*", "r"): EventState(60_001.5, "a-b-1.0.0", 60_002.5, 4.5, 60_003.5)}
     columns: dict[str, Column] = {

@@ -10,22 +10,11 @@ import pytest
 from broker_filter.types import Photometry, StarId
 from broker_filter.windows.schedule import Schedule
 from broker_filter.windows.store import WindowStore
+from tests import build
 
 
 def message(stars: Sequence[StarId], mjd: float, source: str = "", band: str = "r") -> Photometry:
-    n = len(stars)
-    return Photometry(
-        survey="test",
-        band=band,
-        source=source,
-        star=list(stars),
-        mjd_tai=np.full(n, 60_000.0 + mjd),
-        flux=np.full(n, 1000.0),
-        flux_err=np.full(n, 10.0),
-        flags=np.zeros(n, np.uint32),
-        ref_flux=np.full(n, np.nan),
-        ref_flux_err=np.full(n, np.nan),
-    )
+    return build.photometry(60_000.0 + mjd, stars, source=source, band=band)
 
 
 class Stream:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from broker_filter.types import Photometry, WindowBatch
 from broker_filter.windows.store import WindowStore
 from broker_filter.windows.tracks import MIN_HISTORY
+from tests import build
 
 START = 60_000.0  # on the anchor grid of a 20-day window
 
@@ -30,18 +31,14 @@ class Epoch:
 
 def photometry(epochs: Sequence[Epoch], reference: float = 1000.0) -> Photometry:
     """One message; all of one source."""
-    n = len(epochs)
-    return Photometry(
-        survey="test",
-        band="r",
+    return build.photometry(
+        [e.mjd for e in epochs],
+        [e.star for e in epochs],
         source=epochs[0].source,
-        star=[e.star for e in epochs],
-        mjd_tai=np.array([e.mjd for e in epochs]),
-        flux=np.array([e.flux for e in epochs]),
-        flux_err=np.array([e.error for e in epochs]),
-        flags=np.zeros(n, np.uint32),
-        ref_flux=np.full(n, reference),
-        ref_flux_err=np.full(n, 0.001 * reference),
+        flux=[e.flux for e in epochs],
+        flux_err=[e.error for e in epochs],
+        ref_flux=reference,
+        ref_flux_err=0.001 * reference,
     )
 
 

@@ -5,28 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_filter.types import Photometry, StarId
 from broker_filter.windows.waves import concatenate, waves
+from tests import build
 
 
 def message(stars: Sequence[StarId], mjd: float, source: str = "", band: str = "r") -> Photometry:
-    n = len(stars)
-    return Photometry(
-        survey="test",
-        band=band,
-        source=source,
-        star=list(stars),
-        mjd_tai=np.full(n, 60_000.0 + mjd),
-        flux=np.full(n, 1000.0),
-        flux_err=np.full(n, 10.0),
-        flags=np.zeros(n, np.uint32),
-        ref_flux=np.full(n, np.nan),
-        ref_flux_err=np.full(n, np.nan),
-        coordinates=dict.fromkeys(stars, (1.0, 2.0)),
+    coordinates = dict.fromkeys(stars, (1.0, 2.0))
+    return build.photometry(
+        60_000.0 + mjd, stars, source=source, band=band, coordinates=coordinates
     )
 
 
