@@ -14,7 +14,7 @@ import torch
 
 from broker_filter.errors import BrokerFilterError
 from broker_filter.inference import zoo
-from broker_filter.observe.text import printable_lines
+from broker_filter.observe.text import aligned_table, printable_lines
 from model_zoo.evaluate.sets import FULL, QUICK
 from model_zoo.evaluate.suite import PARTS, card_figures, evaluate
 from model_zoo.training.config import load_config
@@ -138,12 +138,18 @@ def _table(results: Mapping[str, Any]) -> str:
     """The figures of the card that fit on a line; then budget, threshold and efficiency."""
     lines = [f"{name:20} {text}" for name, text in _lines(card_figures(results))]
     if budgets := results.get("certified", {}).get("budgets"):
-        lines += ["", "alarms a night       stars  log10 K >=   network  certified"]
-        lines += [
-            f"{row['false_alarms_per_night']:14g}{row['stars']:12,.0f}{row['threshold']:12.2f}"
-            f"{row['efficiency_network']:10.2%}{row['efficiency_certified']:11.2%}"
+        head = ("alarms a night", "stars", "log10 K >=", "network", "certified")
+        rows = (
+            (
+                f"{row['false_alarms_per_night']:g}",
+                f"{row['stars']:,.0f}",
+                f"{row['threshold']:.2f}",
+                f"{row['efficiency_network']:.2%}",
+                f"{row['efficiency_certified']:.2%}",
+            )
             for row in budgets
-        ]
+        )
+        lines += ["", aligned_table(head, rows)]
     return "\n".join(lines)
 
 

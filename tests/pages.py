@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from broker_filter.config import Model
-from broker_filter.observe.table import METRICS, markdown_table
+from broker_filter.observe.table import METRICS, PREFIX, PROCESS_METRICS
+from broker_filter.observe.text import markdown_table
 from broker_filter.schemas import current_version, schema_folder
 from tests.bench.figures import shown
 
@@ -51,7 +52,7 @@ ROOMS = (
 def rooms() -> str:
     """Each room of the package, in one line."""
     rows = ((f"[`{name}/`](broker_filter/{name})", _about(PACKAGE / name)) for name in ROOMS)
-    return _table(("room", "what is in it"), rows)
+    return markdown_table(("room", "what is in it"), rows)
 
 
 def modules() -> str:
@@ -60,7 +61,7 @@ def modules() -> str:
     for name in ROOMS:
         inner = sorted(path.parent for path in (PACKAGE / name).glob("*/__init__.py"))
         folders += [PACKAGE / name, *inner]
-    return _table(("room", "what is in it", "modules"), map(_room, folders))
+    return markdown_table(("room", "what is in it", "modules"), map(_room, folders))
 
 
 def _room(folder: Path) -> tuple[str, str, str]:
@@ -90,7 +91,9 @@ def floors() -> str:
 def fields_table(schema: str) -> str:
     """One row a field of a schema, nested ones with dots."""
     path = schema_folder() / schema / current_version(schema) / f"{schema}.avsc"
-    return _table(("field", "type", "meaning"), _fields(json.loads(path.read_text())["fields"]))
+    return markdown_table(
+        ("field", "type", "meaning"), _fields(json.loads(path.read_text())["fields"])
+    )
 
 
 def _fields(fields: list[dict[str, Any]], prefix: str = "") -> Iterator[tuple[str, str, str]]:
@@ -114,6 +117,14 @@ def _kind(kind: Any) -> str:
     if kind["type"] == "map":
         return f"map of {_kind(kind['values'])}"
     return " \\| ".join(kind["symbols"]) if kind["type"] == "enum" else str(kind["name"])
+
+
+def metrics() -> str:
+    """Every metric, and what to do about it."""
+    named = [(PREFIX + metric.name, metric) for metric in METRICS]
+    named += [(metric.name, metric) for metric in PROCESS_METRICS]
+    rows = ((f"`{name}`", m.kind, ", ".join(m.labels), m.meaning, m.action) for name, m in named)
+    return markdown_table(("metric", "type", "labels", "meaning", "what to do"), rows)
 
 
 def unfed() -> str:
@@ -150,7 +161,9 @@ def models() -> str:
         )
         for card in cards
     )
-    return _table(("model", "for what", "simulated with", "alert threshold in log10 K"), rows)
+    return markdown_table(
+        ("model", "for what", "simulated with", "alert threshold in log10 K"), rows
+    )
 
 
 def figures() -> str:
@@ -203,7 +216,7 @@ def _detection(found: Mapping[str, Any]) -> str:
         label = words.format(threshold=network["threshold"], n_validation=found["n_validation"])
         shares = (_percent(detector[part]["share"]) for part in ("all", "rho_ge_5"))
         rows.append((label, *shares, str(alarms.get(name, {}).get("false_alarms", "-"))))
-    return _table(head, rows)
+    return markdown_table(head, rows)
 
 
 def _noise(single: Mapping[str, Any], streams: Mapping[str, Any]) -> str:
@@ -228,8 +241,8 @@ def _noise(single: Mapping[str, Any], streams: Mapping[str, Any]) -> str:
         )
     days = streams["star_days"] / streams["n_streams"]
     return (
-        f"{_table(head, rows)}\n\nA star begins a new window every {days:g} days. Mean K of the"
-        f" noise curves (at most 1 for an exact K): {single['mean_k_noise']:.2g}."
+        f"{markdown_table(head, rows)}\n\nA star begins a new window every {days:g} days."
+        f" Mean K of the noise curves (at most 1 for an exact K): {single['mean_k_noise']:.2g}."
     )
 
 
@@ -251,7 +264,9 @@ def _exact(exact: Mapping[str, Any]) -> str:
         for name, words in names.items()
         if (part := exact[name])["n"]
     ]
-    table = _table(("network's log10 K minus exact", "curves", "bias (dex)", "scatter (dex)"), rows)
+    table = markdown_table(
+        ("network's log10 K minus exact", "curves", "bias (dex)", "scatter (dex)"), rows
+    )
     left_out = exact["not_converged"]
     note = f"\n\nLeft out: {left_out} curves whose integral did not converge." if left_out else ""
     return table + note
@@ -277,8 +292,9 @@ def _certified(certified: Mapping[str, Any]) -> str:
     )
     plain = certified["tpr_certified_6_6"]
     return (
-        f"{_table(head, rows)}\n\nOf {certified['n_events']:,} events. {_percent(plain)} have a"
-        " certified log10 K >= 6.6 before the charge; the filter decides after it."
+        f"{markdown_table(head, rows)}\n\nOf {certified['n_events']:,} events."
+        f" {_percent(plain)} have a certified log10 K >= 6.6 before the charge;"
+        " the filter decides after it."
     )
 
 
@@ -296,7 +312,7 @@ def _posteriors(measured: Mapping[str, Any]) -> str:
         for name in measured["rmse"]
     )
     title = f"posterior medians of {measured['n_posterior']:,} events"
-    return _table((title, *columns), rows)
+    return markdown_table((title, *columns), rows)
 
 
 def recovery() -> str:
@@ -337,7 +353,7 @@ def bench() -> str:
 
 
 def _figures(rows: Iterable[Mapping[str, Any]]) -> str:
-    return _table(
+    return markdown_table(
         ("what", "figure", "compared with", "ratio, above 1 is better"),
         (
             (
@@ -381,7 +397,7 @@ def service() -> str:
     dates = ", ".join(sorted({part["date"][:10] for part in parts}))
     machines = ", ".join(sorted({part["machine"]["processor"] for part in parts}))
     return (
-        f"{_table(('what', 'figure'), rows)}\n\n"
+        f"{markdown_table(('what', 'figure'), rows)}\n\n"
         f"`python -m tests.bench.bench_service`, {dates}, {machines}, 2 cores."
     )
 
@@ -405,7 +421,7 @@ def sizing() -> str:
         ),
     ]
     machine = ", ".join(result["machine"].values())
-    return f"{_table(('what', 'figure'), rows)}\n\n`make bench`, {machine}."
+    return f"{markdown_table(('what', 'figure'), rows)}\n\n`make bench`, {machine}."
 
 
 def faults() -> str:
@@ -418,7 +434,7 @@ def faults() -> str:
         (fault, *(f"{sum(row[key] for row in group)}" for key in _COUNTS), group[0]["note"])
         for fault, group in by_fault.items()
     )
-    table = _table(("fault", *_COUNTS, "what happened"), rows)
+    table = markdown_table(("fault", *_COUNTS, "what happened"), rows)
     codes = ", ".join(sorted({row["code"] for row in runs["rows"]}))
     return f"{table}\n\n`make chaos` at {codes}, {runs['date'][:10]}, {runs['machine']}."
 
@@ -428,11 +444,6 @@ _COUNTS = ("runs", "lost", "doubled")
 
 def _percent(share: float, digits: int = 2) -> str:
     return f"{100 * share:.{digits}f} %"
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 # Writing
@@ -449,7 +460,7 @@ BLOCKS: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "sizing": sizing,
         "faults": faults,
         "service": service,
-        "metrics": markdown_table,
+        "metrics": metrics,
         "unfed": unfed,
     },
     BENCH: {"bench": bench, "demo": demo},

@@ -27,10 +27,10 @@ from broker_filter.decode.decoder import Decoder
 from broker_filter.kafka.embedded import EmbeddedBroker
 from broker_filter.kafka.ranges import TopicRange, messages_of, offsets_of
 from broker_filter.kafka.sink import open_sink
-from broker_filter.observe.table import markdown_table
-from broker_filter.schemas import load_schema, schema_folder, schema_header, schema_id
+from broker_filter.schemas import load_schema, schema_header
 from broker_filter.types import Message
 from tests import pages
+from tests.build import alert_sample
 from tests.pages import BLOCKS, CODE, DEPLOY, PACKAGE, PAGES, PICTURE, README, ROOMS, ROOT, rendered
 
 EXAMPLE = ROOT / "deploy" / "config.example.yaml"
@@ -107,7 +107,7 @@ def test_writing_changes_nothing_but_the_blocks() -> None:
     others = [name for name in BLOCKS[DEPLOY] if name != "metrics"]
     rest = "".join(f"<!-- {name} -->\n<!-- /{name} -->\n" for name in others)
     text = rendered(DEPLOY, f"{rest}{stale}")
-    assert text.endswith(f"a\n<!-- metrics -->\n{markdown_table()}\n<!-- /metrics -->\nz")
+    assert text.endswith(f"a\n<!-- metrics -->\n{pages.metrics()}\n<!-- /metrics -->\nz")
     assert rendered(DEPLOY, text) == text
 
 
@@ -231,8 +231,7 @@ class OneAlert:
     """A reader that has the schema's sample alert, and then nothing."""
 
     def __init__(self) -> None:
-        value = (schema_folder() / schema_id("alert") / "sample.avro").read_bytes()
-        self.messages = [Message("microlensing-alerts", 0, 0, b"1", value)]
+        self.messages = [Message("microlensing-alerts", 0, 0, b"1", alert_sample())]
 
     def poll(self, timeout: float) -> Message | None:  # noqa: ARG002
         return self.messages.pop() if self.messages else None

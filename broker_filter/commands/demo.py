@@ -29,6 +29,7 @@ from broker_filter.inference.zoo import Entry
 from broker_filter.kafka.sink import Sink
 from broker_filter.observe.logs import configure_logging
 from broker_filter.observe.metrics import Metrics
+from broker_filter.observe.text import aligned_table
 from broker_filter.schemas import schema_header
 from broker_filter.service.assembly import open_entry
 from broker_filter.service.rehearsal import rehearse
@@ -199,29 +200,25 @@ def _latest(alerts: list[Alert]) -> list[Alert]:
 
 def _table(field: MadeUpField, latest: list[Alert]) -> str:
     """One line a star: log10 K, and t0, tE, rho with 68 % intervals beside the truth."""
-    head = f"{'star':>8} {'log10 K':>8} {'t0 (MJD)':>26} {'tE (d)':>22} {'rho':>22} {'S/N':>7}\n"
     found = {int(alert.star_id): alert for alert in latest}
     missed = [star for star in field.truth if star not in found]
-    return head + "".join(
-        _row(field.truth.get(star), found.get(star), star) for star in [*found, *missed]
-    )
+    rows = [_row(field.truth.get(star), found.get(star), star) for star in [*found, *missed]]
+    return aligned_table(("star", "log10 K", "t0 (MJD)", "tE (d)", "rho", "S/N"), rows) + "\n"
 
 
-def _row(truth: Truth | None, alert: Alert | None, star: int) -> str:
-    def cell(name: str, width: int) -> str:
-        true = "  none" if truth is None else f"{getattr(truth, name):.5g}"
-        if name == "t0" and truth is not None:
-            true = f"{truth.t0:.2f}"
-        if alert is None:
-            return f"{'- = ' + true:>{width}}"
-        value = alert.interval(name)
-        digits = 2 if name == "t0" else 3
-        half = (value.p84 - value.p16) / 2
-        return f"{f'{value.median:.{digits}f} ± {half:.{digits}f} = {true}':>{width}}"
-
+def _row(truth: Truth | None, alert: Alert | None, star: int) -> tuple[str, ...]:
     log10_k = "-" if alert is None else f"{alert.log10_k:.1f}"
-    snr = "-" if truth is None else f"{truth.snr:.0f}"
-    return f"{star:>8} {log10_k:>8} {cell('t0', 26)} {cell('tE', 22)} {cell('rho', 22)} {snr:>7}\n"
+    values = (_found_and_true(truth, alert, name) for name in ("t0", "tE", "rho"))
+    return str(star), log10_k, *values, "-" if truth is None else f"{truth.snr:.0f}"
+
+
+def _found_and_true(truth: Truth | None, alert: Alert | None, name: str) -> str:
+    digits, exact = (2, ".2f") if name == "t0" else (3, ".5g")
+    true = "none" if truth is None else f"{getattr(truth, name):{exact}}"
+    if alert is None:
+        return f"- = {true}"
+    value = alert.interval(name)
+    return f"{value.median:.{digits}f} ± {(value.p84 - value.p16) / 2:.{digits}f} = {true}"
 
 
 def _plot(latest: list[Alert], out: Path) -> None:

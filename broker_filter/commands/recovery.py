@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from broker_filter.observe.text import aligned_table
+
 __all__ = ["add_arguments", "format_report", "run"]
 
 
@@ -75,22 +77,19 @@ def run(args: argparse.Namespace) -> int:
 
 def format_report(found: Mapping[str, Any]) -> str:
     """Write a report as a table for people."""
-    lines = [f"{'':24}{'found':>7}{'of':>7}   share   68 % interval"]
-    lines += [_row(f"{name} events", found["events"][name]) for name in ("injected", "detectable")]
+    rows = [_row(f"{name} events", found["events"][name]) for name in ("injected", "detectable")]
     for name, bins in found["efficiency"].items():
-        lines.append(f"by {name}")
-        lines += [_row(f"  {_bin(one)}", one) for one in bins]
-    lines.append("detectable events known by, in tE after the peak")
-    lines += [_row(f"  {one['tE_after_peak']:+g}", one) for one in found["from_peak"]]
-    return "\n".join([*lines, _false_line(found["false_alarms"]), _latency_line(found["latency"])])
+        rows += [(f"by {name}",), *(_row(f"  {_bin(one)}", one) for one in bins)]
+    rows.append(("detectable events known by, in tE after the peak",))
+    rows += [_row(f"  {one['tE_after_peak']:+g}", one) for one in found["from_peak"]]
+    table = aligned_table(("", "found", "of", "share", "68 % interval"), rows)
+    return "\n".join([table, _false_line(found["false_alarms"]), _latency_line(found["latency"])])
 
 
-def _row(name: str, one: Mapping[str, Any]) -> str:
-    share = "      -" if one["share"] is None else f"{100 * one['share']:5.1f} %"
-    return (
-        f"{name:24}{one['found']:7}{one['n']:7} {share}   "
-        f"{100 * one['low68']:.1f} to {100 * one['high68']:.1f} %"
-    )
+def _row(name: str, one: Mapping[str, Any]) -> tuple[str, ...]:
+    share = "-" if one["share"] is None else f"{100 * one['share']:.1f} %"
+    interval = f"{100 * one['low68']:.1f} to {100 * one['high68']:.1f} %"
+    return name, str(one["found"]), str(one["n"]), share, interval
 
 
 def _bin(one: Mapping[str, Any]) -> str:

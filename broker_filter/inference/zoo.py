@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from broker_filter.errors import ModelError
+from broker_filter.observe.text import markdown_table
 
 if TYPE_CHECKING:  # entries are listed and verified where torch is not installed, too
     from torch import Tensor
@@ -337,8 +338,7 @@ def _readme(card: Card) -> str:
 
 def _table(section: Mapping[str, Any]) -> str:
     cells = ((key, _cell(value)) for key, value in section.items())
-    rows = (f"| {key} | {cell} |" for key, cell in cells if cell is not None)
-    return "\n".join(["| what | figure |", "|---|---|", *rows])
+    return markdown_table(("what", "figure"), [row for row in cells if row[1] is not None])
 
 
 def _cell(value: object) -> str | None:

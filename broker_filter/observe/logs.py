@@ -12,7 +12,7 @@ from typing import Any, Literal, TextIO
 
 import numpy as np
 
-from broker_filter.observe.text import printable
+from broker_filter.observe.text import printable, printable_lines
 
 __all__ = ["configure_logging"]
 
@@ -60,7 +60,7 @@ class _TextFormatter(logging.Formatter):
 
 
 def _lines(text: str) -> str:
-    return "\n  ".join(map(printable, text.split("\n")))
+    return printable_lines(text).replace("\n", "\n  ")
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:

@@ -1,6 +1,6 @@
 """The one table of all metrics: name, type, labels, meaning, and what to do about it.
 
-The Prometheus objects (`observe`) and the table in deploy/README.md come from it; the dashboard and
+The Prometheus objects (`metrics`) and the table in deploy/README.md come from it; the dashboard and
 the alert rules are tested against it. Labels are bounded: never a star or an alert.
 """
 
@@ -11,7 +11,7 @@ from typing import Literal
 
 from broker_filter.schemas import schema_id
 
-__all__ = ["METRICS", "PREFIX", "PROCESS_METRICS", "Metric", "markdown_table"]
+__all__ = ["METRICS", "PREFIX", "PROCESS_METRICS", "Metric"]
 
 PREFIX = "broker_filter_"
 
@@ -345,15 +345,3 @@ PROCESS_METRICS: tuple[Metric, ...] = (
     ),
 )
 """What the Prometheus client measures by itself on Linux; these names have no prefix."""
-
-
-def markdown_table() -> str:
-    """Return the table of all metrics, in Markdown, for deploy/README.md."""
-    named = [(PREFIX + metric.name, metric) for metric in METRICS]
-    named += [(metric.name, metric) for metric in PROCESS_METRICS]
-    rows = [
-        f"| `{name}` | {m.kind} | {', '.join(m.labels)} | {m.meaning} | {m.action} |"
-        for name, m in named
-    ]
-    head = ["| metric | type | labels | meaning | what to do |", "|---|---|---|---|---|"]
-    return "\n".join(head + rows)

@@ -1,4 +1,4 @@
-"""Names that came from outside, made fit for a terminal, a log line or a plot.
+"""Text for people: tables, and names from outside made fit for a terminal, a log line or a plot.
 
 A star or field may be named anything that is text: with control characters that clear a terminal or
 begin a new log line, with marks that reverse the direction of writing, or with ``$``, at which
@@ -7,7 +7,9 @@ matplotlib begins a formula.
 
 from __future__ import annotations
 
-__all__ = ["plot_text", "printable", "printable_lines"]
+from collections.abc import Iterable, Sequence
+
+__all__ = ["aligned_table", "markdown_table", "plot_text", "printable", "printable_lines"]
 
 
 def printable(text: object, limit: int | None = None) -> str:
@@ -37,3 +39,29 @@ def printable_lines(text: object) -> str:
 def plot_text(text: object, limit: int | None = None) -> str:
     r"""Do as `printable`, and let matplotlib show ``$`` as it is (written ``\$``)."""
     return printable(text, limit).replace("$", r"\$")
+
+
+def markdown_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """Write a Markdown table; a ``|`` inside a cell is the caller's to escape."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def aligned_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """Write a table for a terminal: first column to the left, the others to the right.
+
+    Parameters
+    ----------
+    head : sequence
+    rows : iterable of sequences
+        As long as the head; a shorter one is a heading inside the table.
+    """
+    lines = [[str(cell) for cell in line] for line in (head, *rows)]
+    full = [line for line in lines if len(line) == len(head)]
+    widths = [max(map(len, column)) for column in zip(*full, strict=True)]
+    return "\n".join(_aligned(line, widths) for line in lines)
+
+
+def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
+    others = [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=False)]
+    return "  ".join([line[0].ljust(widths[0]), *others]).rstrip()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from broker_filter.observe.table import METRICS, PROCESS_METRICS, markdown_table
+from broker_filter.observe.table import METRICS, PROCESS_METRICS
+from tests import pages
 
 
 def test_names_follow_prometheus():
@@ -14,7 +15,7 @@ def test_names_follow_prometheus():
 
 
 def test_markdown_has_a_row_for_each():
-    rows = markdown_table().splitlines()[2:]
+    rows = pages.metrics().splitlines()[2:]
     assert [row.split("`")[1] for row in rows] == [
         *(f"broker_filter_{m.name}" for m in METRICS),
         *(m.name for m in PROCESS_METRICS),

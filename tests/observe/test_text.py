@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from broker_filter.observe.text import plot_text, printable
+from broker_filter.observe.text import aligned_table, markdown_table, plot_text, printable
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,27 @@ def test_a_plot_shows_a_dollar_as_it_is(name, tmp_path):
         warnings.simplefilter("error")
         figure.savefig(tmp_path / "x.png")
     assert title._preprocess_math(title.get_text()) == (printable(name), False)
+
+
+def test_a_markdown_table_has_a_rule_below_its_head():
+    rows = (row for row in [("1", 2.5), ("", "b")])
+    assert markdown_table(("one", "two"), rows).splitlines() == [
+        "| one | two |",
+        "| --- | --- |",
+        "| 1 | 2.5 |",
+        "|  | b |",
+    ]
+
+
+def test_columns_of_a_table_are_as_wide_as_their_widest_cell():
+    rows = [("a star", 1, "x"), ("a heading wider than all columns",), ("b", 12_345, "")]
+    assert aligned_table(("", "n", "what"), rows).splitlines() == [
+        "            n  what",
+        "a star      1     x",
+        "a heading wider than all columns",
+        "b       12345",
+    ]
+
+
+def test_a_table_without_rows_is_its_head():
+    assert aligned_table(("star", "K"), []) == "star  K"

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from broker_filter.observe.text import markdown_table
+
 __all__ = ["cell", "render", "table"]
 
 Value = Any  # whatever JSON holds
@@ -39,8 +41,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Value]]) -> list[str]:
     rows : sequence of sequences
         As long as the header; values go through `cell`.
     """
-    lines = [_row(header), "|" + " --- |" * len(header)]
-    lines += [_row([cell(value) for value in row]) for row in rows[:MOST_ROWS]]
+    lines = markdown_table(header, [list(map(cell, row)) for row in rows[:MOST_ROWS]]).split("\n")
     if len(rows) > MOST_ROWS:
         lines += ["", f"... and {len(rows) - MOST_ROWS:,} more rows in the JSON."]
     return [*lines, ""]
@@ -116,10 +117,6 @@ def _list_cell(values: Sequence[Value]) -> str:
     if all(isinstance(value, int | float) for value in values):
         return f"{len(values)} values from {cell(min(values))} to {cell(max(values))}"
     return f"{len(values)} entries"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def _title(key: object) -> str:
