@@ -25,10 +25,12 @@ __all__ = [
     "Headers",
     "IntArray",
     "Message",
+    "NoiseFit",
     "NotFitted",
     "OutgoingMessage",
     "Partition",
     "Photometry",
+    "RobustK",
     "SourceFit",
     "StarEpochs",
     "StarId",
@@ -289,6 +291,40 @@ class SourceFit:
     chi2: float
 
 
+@dataclass(frozen=True, slots=True)
+class NoiseFit:
+    """The noise under which one source of a star is most probable without any event.
+
+    Parameters
+    ----------
+    scale : float
+        Factor on the errors.
+    red_noise : float
+        Amplitude of red noise, in units of the source's median error; 0 for white noise.
+    tau : float, days
+        Its correlation time.
+    wrong_epochs : tuple of float, days after the fit's ``t_start``
+    wrong_night : (float, float) or None, days after the fit's ``t_start``
+        First and last epoch of a night that is off as a whole.
+    """
+
+    scale: float
+    red_noise: float
+    tau: float
+    wrong_epochs: tuple[float, ...]
+    wrong_night: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RobustK:
+    """K against the best constant star of a family of noise; error in dex, noise by source."""
+
+    log10_k: float
+    log10_k_error: float
+    effective_sample_size: float
+    noise: tuple[NoiseFit, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Fit:
     """The exact posterior and Bayes factor of a lens for the epochs of one star.
@@ -316,6 +352,8 @@ class Fit:
         Probability of a larger chi2 where the best curve is true and the errors are.
     autocorrelation : float
         Of neighbouring residuals; 0 for white noise.
+    robust : RobustK or None
+        K against a family of noise, where one is given.
     """
 
     t_start: float
@@ -332,6 +370,7 @@ class Fit:
     degrees_of_freedom: int
     p_value: float
     autocorrelation: float
+    robust: RobustK | None = None
 
 
 @dataclass(frozen=True, slots=True)

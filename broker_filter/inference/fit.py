@@ -14,7 +14,7 @@ proposals were; better ones only make the estimate less noisy.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from broker_filter.inference.ascent import Modes, climb
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.likelihood import BestCurve, Likelihood
 from broker_filter.inference.matched_filter import LensScan
+from broker_filter.inference.noise_family import NoiseFamily
 from broker_filter.inference.population import (
     LENS,
     LensBox,
@@ -33,7 +34,8 @@ from broker_filter.inference.population import (
     tempered,
 )
 from broker_filter.inference.prior import BoxPrior
-from broker_filter.types import Fit, NotFitted, SourceFit, StarEpochs
+from broker_filter.inference.robust import robust_k
+from broker_filter.types import Fit, NotFitted, RobustK, SourceFit, StarEpochs
 
 __all__ = ["ENOUGH_SAMPLES", "Fitter"]
 
@@ -106,10 +108,15 @@ class Fitter:
         t0 in days after a fit's ``t_start``.
     samples : int
         Of the posterior that a fit gives.
+    family : NoiseFamily, optional
+        Constant stars against which fits have a robust K as well.
     """
 
-    def __init__(self, prior: BoxPrior, *, samples: int = 1000) -> None:
+    def __init__(
+        self, prior: BoxPrior, *, samples: int = 1000, family: NoiseFamily | None = None
+    ) -> None:
         self._prior, self._box, self._samples = prior, LensBox(prior), samples
+        self._family = family
         self._scan = LensScan()
 
     @torch.inference_mode()
@@ -140,7 +147,17 @@ class Fitter:
         last = _last_round(problem, seen, draw)
         if not bool(torch.isfinite(last).any()):
             return NotFitted("not fitted: no lens of the prior has a finite likelihood")
-        return self._fit(problem, epochs, t_start, modes, seen, last, draw)
+        fit = self._fit(problem, epochs, t_start, modes, seen, last, draw)
+        return replace(fit, robust=self._robust(problem, seen, draw))
+
+    def _robust(self, problem: _Problem, seen: _Seen, draw: torch.Generator) -> RobustK | None:
+        """From the lenses of the last round, which are fresh."""
+        if self._family is None:
+            return None
+        mixture, n = seen.proposals[-1]
+        z = seen.z[-n:]
+        log_ratio = prior_log_density(z) - mixture.log_density(z, n)
+        return robust_k(problem.likelihood, self._box.theta(z), log_ratio, self._family, draw)
 
     def _candidates(self, likelihood: Likelihood, starts: Tensor, draw: torch.Generator) -> Tensor:
         """Where the event may be, shape (n, 4), in z: starts first, templates, prior."""

@@ -95,7 +95,7 @@ class Likelihood:
         self.source = torch.from_numpy(epochs.source[order].astype(np.int64))
         self.sources = len(epochs.sources)
         self.variance = torch.from_numpy(epochs.error.astype(np.float64)) ** 2
-        self.f_s_range, self._log_f_s = (prior.low[F_S], prior.high[F_S]), prior.log_f_s
+        self.f_s_range, self.uniform_in_log_f_s = (prior.low[F_S], prior.high[F_S]), prior.log_f_s
         self._low, self._high = self.f_s_range
         own = torch.nn.functional.one_hot(self.source, self.sources).double()
         self.own_weights = own * self.weight[:, None]
@@ -246,7 +246,7 @@ class Likelihood:
 
     def _log_density_of_root(self, root: Tensor) -> Tensor:
         """Natural log of the prior density of the square root of f_s."""
-        if self._log_f_s:
+        if self.uniform_in_log_f_s:
             return math.log(2 / math.log(self._high / self._low)) - root.log()
         return math.log(2 / (self._high - self._low)) + root.log()
 

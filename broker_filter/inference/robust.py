@@ -1,0 +1,100 @@
+"""Robust K of a star: the lens against every constant star of a family of noise.
+
+Certified K asks whether a lens explains the data better than a constant star with white noise of
+the quoted size. On the real sky errors are misjudged, nights correlate and single epochs are wrong;
+`broker_filter.inference.noise_family` holds such stars, and K against the best of them keeps the
+bound P(K >= k) <= 1/k for each.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from broker_filter.inference.evidence import LN_10
+from broker_filter.inference.likelihood import Likelihood
+from broker_filter.inference.noise_family import (
+    LensDensity,
+    NoiseFamily,
+    SourceLight,
+    log_supremum,
+)
+from broker_filter.types import NoiseFit, RobustK
+
+__all__ = ["robust_k", "source_lights"]
+
+MOST_SAMPLES = 400
+SMALLEST = 1e-6  # of the error of a baseline, relative
+
+
+def robust_k(
+    likelihood: Likelihood,
+    theta: Tensor,
+    log_ratio: Tensor,
+    family: NoiseFamily,
+    draw: torch.Generator,
+) -> RobustK:
+    """Estimate E, the lens's marginal likelihood over the largest one of the family.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        Of the star's epochs.
+    theta : Tensor, shape (n, 4), float64
+        Fresh samples of lenses, drawn from any proposal fixed before.
+    log_ratio : Tensor, shape (n,), float64
+        Natural log of prior over proposal density of each.
+    family : NoiseFamily
+    draw : torch.Generator
+        Picks the samples that are used where there are more than `MOST_SAMPLES`.
+    """
+    rows = torch.randperm(len(theta), generator=draw)[:MOST_SAMPLES]
+    signal = likelihood.excess(theta[rows]).numpy().T
+    lights = source_lights(likelihood)
+    log_weight = log_ratio[rows].double().numpy()
+    found = []
+    for (first, last), light in zip(_spans(likelihood), lights, strict=True):
+        density = LensDensity(
+            light, family, likelihood.f_s_range, log_f_s=likelihood.uniform_in_log_f_s
+        )
+        log_weight = log_weight + density(signal[first:last])
+        best = log_supremum(light, family)
+        log_weight -= best.log_density
+        found.append(
+            NoiseFit(
+                best.scale,
+                best.amplitude,
+                best.tau,
+                tuple(float(light.t[i]) for i in best.wrong_epochs),
+                best.wrong_night
+                and (float(light.t[best.wrong_night[0]]), float(light.t[best.wrong_night[1]])),
+            )
+        )
+    top = float(log_weight.max())
+    weight = np.exp(log_weight - top)
+    mean = float(weight.mean())
+    effective = float(weight.sum() ** 2 / np.square(weight).sum())
+    error = math.sqrt(max(1 / effective - 1 / len(weight), 0.0)) / LN_10
+    return RobustK((top + math.log(mean)) / LN_10, error, effective, tuple(found))
+
+
+def source_lights(likelihood: Likelihood) -> list[SourceLight]:
+    """The epochs of each source, times in days after the fit's ``t_start``."""
+    days, residual = likelihood.days.numpy(), likelihood.residual.numpy()
+    sigma = likelihood.weight.rsqrt().numpy()
+    error = likelihood.variance.sqrt().clamp(min=SMALLEST).tolist()
+    spans = _spans(likelihood)
+    return [
+        SourceLight(days[a:b], residual[a:b], sigma[a:b], b_error)
+        for (a, b), b_error in zip(spans, error, strict=True)
+    ]
+
+
+def _spans(likelihood: Likelihood) -> list[tuple[int, int]]:
+    """First and last + 1 epoch of each source; the likelihood keeps them source by source."""
+    counts = torch.bincount(likelihood.source, minlength=likelihood.sources)
+    return list(pairwise([0, *counts.cumsum(0).tolist()]))

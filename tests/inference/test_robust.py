@@ -1,0 +1,78 @@
+"""Robust K: red noise that certified K takes for a lens is seen through; an event is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from broker_filter.inference.fit import Fitter
+from broker_filter.inference.lens import excess_by_curve
+from broker_filter.inference.likelihood import Likelihood
+from broker_filter.inference.noise_family import NoiseFamily
+from broker_filter.inference.prior import BoxPrior
+from broker_filter.inference.robust import source_lights
+from broker_filter.types import Fit, StarEpochs
+
+PRIOR = BoxPrior("test", (0.0, 0.0, -1.0, -3.0, 0.0), (20.0, 1.5, 1.5, 0.0, 1.0))
+FAMILY = NoiseFamily(scale=(0.8, 1.5), red_noise=2.0)
+
+
+def epochs(seed: int, *, height: float = 0.0, red_noise: float = 0.0, sites: int = 1) -> StarEpochs:
+    """A hundred epochs in 20 nights, with a lens of tE = 1 d and red noise, in errors."""
+    rng = np.random.default_rng(seed)
+    n, sigma = 100, 0.02
+    t = np.sort(np.arange(n) // 5 + rng.uniform(0, 0.3, n))
+    u = torch.from_numpy(np.hypot(0.3, t - 9.1))[None]
+    lens = excess_by_curve(u, torch.tensor([0.01], dtype=torch.float64)).numpy()[0]
+    lag = np.abs(t[:, None] - t)
+    covariance = np.eye(n) + red_noise**2 * np.exp(-lag / 2)
+    noise = sigma * rng.multivariate_normal(np.zeros(n), covariance)
+    return StarEpochs(
+        tuple(("r", f"site{i}") for i in range(sites)),
+        np.ones(sites),
+        np.full(sites, 0.003),
+        60_000 + t,
+        (1 + height * lens + noise).astype(np.float32),
+        np.full(n, sigma, np.float32),
+        (np.arange(n) % sites).astype(np.int16),
+    )
+
+
+def fit(of: StarEpochs) -> Fit:
+    found = Fitter(PRIOR, family=FAMILY)(of, 60_000.0, torch.empty(0, 5), 1)
+    assert isinstance(found, Fit)
+    return found
+
+
+def test_correlated_nights_have_a_certified_k_but_no_robust_one() -> None:
+    found = fit(epochs(4, red_noise=2.0))
+    assert found.robust is not None
+    assert found.log10_k > 3
+    assert found.robust.log10_k < 1
+    assert found.robust.noise[0].red_noise > 0.3
+
+
+@pytest.mark.parametrize("sites", [1, 2])
+def test_an_event_stands_out_of_the_family(sites: int) -> None:
+    found = fit(epochs(5, height=1.5, sites=sites))
+    assert found.robust is not None
+    assert found.robust.log10_k > 6
+    assert found.robust.log10_k < found.log10_k
+    assert len(found.robust.noise) == sites
+
+
+def test_each_source_has_its_own_epochs() -> None:
+    of = epochs(6, sites=2)
+    lights = source_lights(Likelihood(of, 60_000.0, PRIOR))
+    for i, light in enumerate(lights):
+        mine = of.source == i
+        np.testing.assert_allclose(light.t, of.mjd_tai[mine] - 60_000)
+        np.testing.assert_allclose(light.residual, of.flux[mine].astype(np.float64) - 1)
+        assert light.baseline_error == pytest.approx(0.003)
+
+
+def test_without_a_family_there_is_no_robust_k() -> None:
+    found = Fitter(PRIOR)(epochs(7), 60_000.0, torch.empty(0, 5), 1)
+    assert isinstance(found, Fit)
+    assert found.robust is None
