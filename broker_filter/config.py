@@ -29,10 +29,12 @@ from pydantic import (
 )
 
 from broker_filter.config_file import (
+    hidden,
     problem_lines,
     put,
     read_secrets,
     read_yaml,
+    unknown_variables,
     variables,
     written_secrets,
 )
@@ -56,6 +58,7 @@ __all__ = [
     "Window",
     "load_settings",
     "masked",
+    "unread_variables",
 ]
 
 _STRICT = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -70,7 +73,9 @@ _OWNED = {
     *("session.timeout.ms", "max.poll.interval.ms", "message.timeout.ms", "delivery.timeout.ms"),
     *("compression.codec", "compression.type", "delivery.report.only.error", "logger"),
 }
-_OWNED_PATTERN = re.compile(r"(sasl|ssl|https|test\.mock)\.|on_|.*_cb$|.*(password|secret|token)")
+_OWNED_PATTERN = re.compile(
+    r"(enable\.)?(sasl|ssl|https|test\.mock)\.|on_|.*_cb$|.*(pass|secret|token|credential|\.pem$)"
+)
 _PASSWORD = ("username", "password")
 _OAUTH = ("token_url", "client_id", "client_secret")
 _TLS = ("ca_location", "certificate_location", "key_location")
@@ -341,7 +346,7 @@ class Input(BaseModel):
     )
     schema_registry: str | None = Field(
         default=None,
-        pattern=r"^https?://[^@\s]+$",
+        pattern=r"^https?://[^@?#\s]+$",
         max_length=1000,
         description="URL of a schema registry, asked for the numbers that no folder knows",
     )
@@ -636,5 +641,19 @@ def load_settings(path: Path | None, environ: Mapping[str, str] | None = None) -
 
 
 def masked(settings: Settings) -> dict[str, Any]:
-    """Return the settings as plain values, with secrets replaced by asterisks."""
-    return settings.model_dump(mode="json")
+    """Return the settings as plain values, with asterisks for secrets, also those in URLs."""
+    shown: dict[str, Any] = _hidden(settings.model_dump(mode="json"))
+    return shown
+
+
+def _hidden(tree: Any) -> Any:  # noqa: ANN401  a tree of plain values
+    if isinstance(tree, dict):
+        return {key: _hidden(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_hidden(value) for value in tree]
+    return hidden(tree) if isinstance(tree, str) else tree
+
+
+def unread_variables(environ: Mapping[str, str] | None = None) -> list[str]:
+    """A line for each environment variable that looks like one of ours, but is not read."""
+    return unknown_variables(Settings, os.environ if environ is None else environ)

@@ -7,6 +7,7 @@ and the nearest key where one is misspelt.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -18,11 +19,13 @@ from broker_filter.errors import ConfigError
 
 __all__ = [
     "Keys",
+    "hidden",
     "load_file",
     "problem_lines",
     "put",
     "read_secrets",
     "read_yaml",
+    "unknown_variables",
     "variables",
     "written_secrets",
 ]
@@ -32,6 +35,12 @@ MAX_FILE_BYTES = 1 << 20
 MAX_DEPTH = 32  # levels of a YAML file; settings need four
 # Keys of kafka.security that come from the environment, or from the file that <key>_file names.
 SECRETS = ("password", "client_secret", "key_password")
+
+_URL = re.compile(r"\w+://\S+")
+_LOGIN = re.compile(r"(?<=://)\S*@|[^\s'\":/@,]+:[^\s'\":/@,]+@")
+_ANSWERS = re.compile(r"([?&;#][^=&;#\s]+=)[^&;#\s'\"]+")
+# What Kubernetes sets for a service of our name.
+_OF_KUBERNETES = re.compile(PREFIX + r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")
 
 Keys = tuple[str, ...]
 Model = TypeVar("Model", bound=BaseModel)
@@ -125,6 +134,29 @@ def variables(environ: Mapping[str, str]) -> Iterator[tuple[str, Keys, str]]:
             yield name, keys, value
 
 
+def unknown_variables(model: type[BaseModel], environ: Mapping[str, str]) -> list[str]:
+    """A line for each variable that has our prefix, but names no section and is not read."""
+    known = [f"{PREFIX}{'__'.join(keys).upper()}" for keys in _leaves(model)]
+    read = {name for name, _, _ in variables(environ)}
+    lines = []
+    for name in sorted(set(environ) - read):
+        if name.upper().startswith(PREFIX) and environ[name] and not _OF_KUBERNETES.fullmatch(name):
+            near = difflib.get_close_matches(name.upper(), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"settings are {PREFIX}SECTION__KEY"
+            lines.append(f"{name} is not read: {hint}")
+    return lines
+
+
+def _leaves(model: type[BaseModel], keys: Keys = ()) -> Iterator[Keys]:
+    """Keys of all settings that are no sections."""
+    for name, field in model.model_fields.items():
+        section = _section(field.annotation)
+        if section is None:
+            yield (*keys, name)
+        else:
+            yield from _leaves(section, (*keys, name))
+
+
 def put(tree: Any, keys: Keys, value: str) -> bool:  # noqa: ANN401
     """Set a nested key; False where something that is not a section is in the way."""
     for key in keys[:-1]:
@@ -205,6 +237,7 @@ def _problem_line(
     value = _dig(tree, keys[:known])
     # A wrong value in the place of a section may hold a secret, and so may a password's.
     plain = isinstance(value, str | int | float) and field is not None
+    message = hidden(message)
     shown = f" = {_short(value)}" if plain and field and not _holds_secret(field.annotation) else ""
     hint = f" ({field.description})" if shown and field and field.description else ""
     return f"{start}{shown}: {message}{hint}"
@@ -247,8 +280,14 @@ def _holds_secret(annotation: Any) -> bool:  # noqa: ANN401  annotations have no
     return "SecretStr" in str(annotation) or _section(annotation) is not None
 
 
+def hidden(text: str) -> str:
+    """Put ``***`` where a URL or address may hold a secret: its user and password, its query."""
+    text = _LOGIN.sub("***@", text)
+    return _URL.sub(lambda url: _ANSWERS.sub(r"\1***", url[0]), text)
+
+
 def _short(value: object) -> str:
-    text = repr(value)
+    text = hidden(repr(value))
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

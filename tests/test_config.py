@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import ctypes
 import logging
+import re
 import traceback
 from pathlib import Path
 
+import confluent_kafka.cimpl
 import pytest
 import yaml
 
@@ -261,6 +264,84 @@ def test_a_secret_comes_from_a_file(tmp_path, key, environ, where):
     assert f"{secret}: empty" in problem(tmp_path, text, environ)
     secret.unlink()
     assert f"{secret}: cannot be read" in problem(tmp_path, text, environ)
+
+
+def librdkafka_properties() -> list[str]:
+    """Names of all properties that the client's library knows, from the table that it prints."""
+    library, c = ctypes.CDLL(confluent_kafka.cimpl.__file__), ctypes.CDLL(None)
+    c.tmpfile.restype = ctypes.c_void_p
+    file = ctypes.c_void_p(c.tmpfile())
+    library.rd_kafka_conf_properties_show(file)
+    c.rewind(file)
+    buffer = ctypes.create_string_buffer(1 << 20)
+    size = c.fread(buffer, 1, len(buffer), file)
+    c.fclose(file)
+    rows = buffer.raw[:size].decode().splitlines()
+    return sorted({row.split("|")[0].strip() for row in rows if row.count("|") > 3})
+
+
+SPEAK_OF_ONE = r"pass|secret|token|credential|\.key\b|\.pem$|assertion|kinit|oauthbearer\.config"
+SECRET_PROPERTIES = [name for name in librdkafka_properties() if re.search(SPEAK_OF_ONE, name)]
+
+
+def test_the_properties_that_hold_secrets_are_known():
+    assert {
+        "sasl.password",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.password",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.config",
+        "sasl.kerberos.kinit.cmd",
+    } <= set(SECRET_PROPERTIES)
+
+
+@pytest.mark.parametrize("name", SECRET_PROPERTIES)
+def test_no_property_that_holds_a_secret_is_taken_or_shown(tmp_path, name):
+    text = MINIMAL + f"  options: {{{name}: {SECRET}}}\n"
+    assert f"{name.replace('_', '.')} cannot be set here" in problem(tmp_path, text)
+    variable = f"BROKER_FILTER_KAFKA__OPTIONS__{name.replace('.', '_').upper()}"
+    assert "cannot be set here" in problem(tmp_path, environ={variable: SECRET})
+
+
+def test_certificates_are_checked_whatever_the_options_say(tmp_path):
+    text = MINIMAL + "  options: {enable.ssl.certificate.verification: false}\n"
+    assert "enable.ssl.certificate.verification cannot be set here" in problem(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (f"s3://KEY:{SECRET}@bucket/x", "s3://***@bucket/x"),
+        (f"s3://KEY:{SECRET}/a@b/c@bucket/x", "s3://***@bucket/x"),
+        (f"https://{SECRET}@host/x", "https://***@host/x"),
+        (f"abfs://x/y?sig={SECRET}&v=2", "abfs://x/y?sig=***&v=***"),
+        (f"https://host/x#token={SECRET}", "https://host/x#token=***"),
+        ("s3://bucket/x", "s3://bucket/x"),
+        ("/var/lib/broker filter", "/var/lib/broker filter"),
+    ],
+)
+def test_secrets_in_urls_are_masked(tmp_path, url, shown):
+    settings = load(tmp_path, MINIMAL + f"snapshot: {{url: '{url}'}}\n")
+    assert masked(settings)["snapshot"]["url"] == shown
+    assert settings.snapshot.url == url
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (MINIMAL.replace("localhost", f"me:{SECRET}@localhost"), "bootstrap_servers"),
+        (MINIMAL.replace("localhost", f"http://me:{SECRET}@localhost"), "bootstrap_servers"),
+        (MINIMAL + f"input: {{schema_registry: 'https://r?apikey={SECRET}'}}\n", "registry"),
+        (MINIMAL + f"input: {{schema_registry: 'https://me:{SECRET}@r'}}\n", "registry"),
+        (
+            MINIMAL + f"  security: {{token_url: 'http://login.example?secret={SECRET}'}}\n",
+            "token_url",
+        ),
+    ],
+)
+def test_problems_with_urls_show_no_secret(tmp_path, text, key):
+    assert key in problem(tmp_path, text)
 
 
 def test_nobody_else_reaches_metrics_and_health_by_default(tmp_path):

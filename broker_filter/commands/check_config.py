@@ -1,24 +1,40 @@
-"""``broker-filter check-config``: the settings as the service will use them."""
+"""``broker-filter check-config``: the settings as the service will use them, and whether it can."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker_filter.errors import ConfigError
+
+if TYPE_CHECKING:
+    from broker_filter.config import Settings
 
 __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``broker-filter check-config``."""
-    parser.description = "Show the settings, resolved."
+    parser.description = (
+        "Print the settings as the service will use them, with asterisks for secrets, and check"
+        " that the model is there and the threshold makes sense. What is wrong goes to stderr, and"
+        " so does the line that all is well."
+    )
     parser.epilog = "example: broker-filter check-config config.yaml"
     parser.add_argument("config", type=Path, nargs="?", metavar="FILE", help="settings (YAML)")
     parser.add_argument("--json", action="store_true", help="as JSON instead of YAML")
+    parser.add_argument(
+        "--allow-negative-threshold",
+        action="store_true",
+        help="take a threshold of log10 K below 0, from which constant stars are alerted, too",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the settings, secrets masked.
+    """Print the settings, and one line that all is well.
 
     Returns
     -------
@@ -28,15 +44,39 @@ def run(args: argparse.Namespace) -> int:
     Raises
     ------
     ConfigError
-        As `load_settings`.
+        As `load_settings`; or the threshold is below 0.
+    ModelError
+        The model is not there, or damaged.
     """
     import yaml
 
-    from broker_filter.config import load_settings, masked
+    from broker_filter.config import load_settings, masked, unread_variables
 
-    resolved = masked(load_settings(args.config))
+    for line in unread_variables():
+        print(f"broker-filter: warning: {line}", file=sys.stderr)
+    settings = load_settings(args.config)
+    resolved = masked(settings)
     text = (
         json.dumps(resolved, indent=1) if args.json else yaml.safe_dump(resolved, sort_keys=False)
     )
-    print(text.rstrip())
+    print(text.rstrip(), flush=True)
+    decision = _check_decision(settings, allow_negative=args.allow_negative_threshold)
+    print(f"{args.config or 'environment'}: all is well: {decision}", file=sys.stderr)
     return 0
+
+
+def _check_decision(settings: Settings, *, allow_negative: bool) -> str:
+    """Say which model decides, and from which log10 K on, or raise why none can."""
+    from broker_filter.alerts.threshold import make_rule
+    from broker_filter.inference import zoo
+
+    entry = zoo.verify(settings.model.path or zoo.find(settings.model.id))
+    rule = make_rule(settings.alert, card_threshold=entry.threshold, window_days=entry.window_days)
+    if rule.threshold < 0 and not allow_negative:
+        raise ConfigError(
+            f"alert.log10_k: the threshold is log10 K = {rule.threshold:g}, so that stars are"
+            " alerted whose data speak against an event: raise it, or give"
+            " --allow-negative-threshold if that is meant"
+        )
+    what = "certified log10 K" if rule.certified_decides else "log10 K"
+    return f"model {entry.model_id}, alerts from {what} = {rule.threshold:.3g} on"

@@ -29,6 +29,7 @@ from typing import Any, Final
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from broker_filter.config_file import hidden
 from broker_filter.errors import ConfigError
 from broker_filter.state.columns import Readable, Writable
 from broker_filter.state.manifest import (
@@ -99,7 +100,7 @@ class SnapshotStore:
         max_bytes: int = 32 << 30,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.url = re.sub(r"://[^/@]*@", "://***@", url).rstrip("/")
+        self.url = hidden(url).rstrip("/")
         self._keep, self._max_bytes = keep, max_bytes
         try:
             self._fs, root = fsspec.url_to_fs(url, **(options or {}))
