@@ -19,6 +19,8 @@ COMMANDS = {
     "run": "filter a stream until SIGTERM",
     "replay": "publish an archive to a topic",
     "subscribe": "print, save and plot alerts",
+    "plot": "draw alerts that were saved",
+    "dead-letters": "print what could not be used, and why",
     "recovery": "say what of an injection was found",
     "demo": "filter a simulated archive through a Kafka broker inside this process",
     "check-config": "show the settings, resolved",

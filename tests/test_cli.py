@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,17 +14,22 @@ import pytest
 import yaml
 
 import broker_filter
+from broker_filter import read_alert
 from broker_filter.cli import main
+from broker_filter.client.save import avro_files
 from broker_filter.config import Model
 from broker_filter.inference import zoo
 from broker_filter.kafka import reader, sink
 from broker_filter.observe import logs
+from broker_filter.schemas import schema_folder, schema_id
 
 COMMANDS = [
     ["run"],
     ["replay"],
     ["recovery"],
     ["subscribe"],
+    ["plot"],
+    ["dead-letters"],
     ["demo"],
     ["check-config"],
     ["zoo", "list"],
@@ -33,8 +39,10 @@ COMMANDS = [
 
 
 @pytest.fixture(autouse=True)
-def _own_logging(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the loggers of the test process alone."""
+def _own_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the loggers of the test process alone, and the variables that its caller set."""
+    for name in [name for name in os.environ if name.startswith("BROKER_FILTER_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setattr(logs, "configure_logging", lambda *_: None)
 
 
@@ -94,6 +102,7 @@ def test_version_is_printed_with_the_default_model(capsys: pytest.CaptureFixture
         ["replay", "star.csv", "--topic", "epochs"],
         ["recovery", "truth.jsonl", "kafka://127.0.0.1:1/alerts"],
         ["subscribe"],
+        ["dead-letters"],
     ],
     ids=lambda command: command[0],
 )
@@ -121,7 +130,51 @@ def test_check_config_shows_what_the_service_will_use(
     assert shown["kafka"]["input_topics"] == ["epochs"]
     assert shown["batch"]["queue_depth"] == 7
     assert main(["check-config", config(tmp_path)]) == 0
-    assert yaml.safe_load(capsys.readouterr().out) == shown
+    captured = capsys.readouterr()
+    assert yaml.safe_load(captured.out) == shown
+    assert captured.err.startswith(f"{tmp_path / 'config.yaml'}: all is well: model {Model().id}, ")
+    assert len(captured.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [({"id": "fspl-roman-9.9.9"}, "fspl-roman-9.9.9"), ({"path": "no/such/folder"}, "no/such")],
+)
+def test_check_config_refuses_a_model_that_is_not_there(
+    model: dict[str, str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-config", config(tmp_path, model=model)]) == 2
+    errors = capsys.readouterr().err
+    assert named in errors
+    assert "all is well" not in errors
+
+
+def test_check_config_refuses_a_negative_threshold_unless_it_is_meant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config(tmp_path, alert={"log10_k": -0.5})
+    assert main(["check-config", path]) == 2
+    errors = capsys.readouterr().err
+    assert "alert.log10_k" in errors
+    assert "--allow-negative-threshold" in errors
+    assert main(["check-config", path, "--allow-negative-threshold"]) == 0
+    assert "all is well" in capsys.readouterr().err
+    assert main(["check-config", config(tmp_path, alert={"log10_k": 0})]) == 0
+
+
+def test_check_config_warns_of_variables_that_nobody_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKER_FILTER_LOG_LEVEL", "debug")
+    monkeypatch.setenv("BROKER_FILTER_LOG__LEVEL", "error")
+    monkeypatch.setenv("BROKER_FILTER_SERVICE_PORT_METRICS", "9464")  # as Kubernetes does
+    assert main(["check-config", config(tmp_path)]) == 0
+    warning, well = capsys.readouterr().err.splitlines()
+    assert warning == (
+        "broker-filter: warning: BROKER_FILTER_LOG_LEVEL is not read:"
+        " did you mean BROKER_FILTER_LOG__LEVEL?"
+    )
+    assert "all is well" in well
 
 
 def test_check_config_names_a_misspelt_key_and_the_nearest(
@@ -191,6 +244,34 @@ def test_subscribe_says_in_one_line_that_no_broker_can_be_reached(
     assert line.startswith("broker-filter: no Kafka broker answers at 127.0.0.1:1 ")
     assert "--bootstrap-servers" in line
     assert caplog.records == []
+
+
+def test_plot_draws_a_saved_alert_and_names_the_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = read_alert(schema_folder() / schema_id("alert") / "sample.avro")
+    avro_files(tmp_path / "alerts")(sample)
+    (saved,) = (tmp_path / "alerts").iterdir()
+    assert main(["plot", str(saved), "--out", str(tmp_path / "figures")]) == 0
+    figures = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert sorted(figures) == sorted((tmp_path / "figures").iterdir())
+    assert [path.read_bytes()[:4] for path in figures] == [b"\x89PNG"] * 2
+    assert main(["plot", str(saved)]) == 0
+    assert {path.parent for path in map(Path, capsys.readouterr().out.splitlines())} == {
+        saved.parent
+    }
+
+
+def test_plot_names_a_file_that_is_no_alert(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = tmp_path / "wrong.avro"
+    wrong.write_text("no alert")
+    for path in (wrong, tmp_path / "absent.avro"):
+        assert main(["plot", str(path)]) == 2
+        captured = capsys.readouterr()
+        assert captured.err.startswith(f"broker-filter: {path}: ")
+        assert captured.out == ""
 
 
 def test_zoo_list_names_every_model_with_its_summary(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from broker_filter.client.plot import plot_corner, plot_light_curve, require_mat
 from broker_filter.extras import named_extras
 from broker_filter.schemas import load_schema
 
-__all__ = ["ROW_GROUP", "Save", "avro_files", "parquet_file", "plot_files"]
+__all__ = ["ROW_GROUP", "Save", "avro_files", "figure_paths", "parquet_file", "plot_files"]
 
 Save = Callable[[Alert], None]
 
@@ -61,10 +61,16 @@ def plot_files(folder: Path) -> Save:
     folder.mkdir(parents=True, exist_ok=True)
 
     def draw(alert: Alert) -> None:
-        plot_light_curve(alert, folder / f"{alert.alert_id}-light-curve.png")
-        plot_corner(alert, folder / f"{alert.alert_id}-corner.png")
+        light_curve, corner = figure_paths(alert, folder)
+        plot_light_curve(alert, light_curve)
+        plot_corner(alert, corner)
 
     return draw
+
+
+def figure_paths(alert: Alert, folder: Path) -> tuple[Path, Path]:
+    """Where `plot_files` draws the light curve and the corner plot of an alert."""
+    return folder / f"{alert.alert_id}-light-curve.png", folder / f"{alert.alert_id}-corner.png"
 
 
 @contextmanager

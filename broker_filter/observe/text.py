@@ -7,9 +7,18 @@ matplotlib begins a formula.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-__all__ = ["aligned_table", "markdown_table", "plot_text", "printable", "printable_lines"]
+__all__ = [
+    "aligned_table",
+    "json_line",
+    "markdown_table",
+    "plot_text",
+    "printable",
+    "printable_lines",
+]
 
 
 def printable(text: object, limit: int | None = None) -> str:
@@ -65,3 +74,15 @@ def aligned_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> s
 def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
     others = [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=False)]
     return "  ".join([line[0].ljust(widths[0]), *others]).rstrip()
+
+
+def json_line(record: Mapping[str, Any]) -> str:
+    """Write one line of JSON in ASCII, in which no control character stands as it is.
+
+    Raises
+    ------
+    ValueError
+        A number is NaN or infinite, for which JSON has no word.
+    """
+    # ASCII escapes every control character but this one.
+    return json.dumps(record, allow_nan=False).replace("\x7f", r"\u007f")
