@@ -422,6 +422,12 @@ class Window(BaseModel):
         " source are merged, never the newest. The network reads at most as many as its card says,"
         " binned from these",
     )
+    max_stars: int | None = Field(
+        default=5_000_000,
+        ge=100,
+        description="windows that one partition can hold, one for each band of a star; of more, the"
+        " one in eight without a new epoch for longest are dropped. null: no bound",
+    )
 
 
 class ScheduleSettings(BaseModel):

@@ -167,7 +167,16 @@ _STATE = (
         "gauge",
         (),
         "memory of all windows",
-        "near the pod's limit: add members to the group",
+        "near the pod's limit: add members to the group, or lower window.max_stars",
+    ),
+    Metric(
+        "windows_dropped_total",
+        "counter",
+        ("kind",),
+        "windows dropped because a partition has more than window.max_stars: quiet (without an"
+        " epoch for the length of a window), observed",
+        "any observed: raise window.max_stars, or share the stars out over more partitions",
+        known=("quiet", "observed"),
     ),
     Metric(
         "snapshots_total",

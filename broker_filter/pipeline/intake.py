@@ -28,6 +28,7 @@ __all__ = ["Intake"]
 
 _log = logging.getLogger(__name__)
 _INTERNAL = {"event": "decode_failed", "reason": "internal"}
+_Packet = tuple[Message, Sequence[Photometry]]
 
 
 @dataclass(slots=True)
@@ -43,6 +44,7 @@ class _Kept:
     offset: int = 0
     live_from: int = 0
     restoring_since: float | None = None
+    has_shed: bool = False
 
 
 class Intake:
@@ -86,7 +88,7 @@ class Intake:
             Any monotonic clock, in seconds; it only decides when a batch has waited long enough.
         """
         dead: list[DeadLetter] = []
-        packets: dict[tuple[Partition, bool], list[Sequence[Photometry]]] = {}
+        packets: dict[tuple[Partition, bool], list[_Packet]] = {}
         offsets: dict[Partition, int] = {}
         received_ms = max((message.timestamp_ms for message in messages), default=0)
         for message in messages:
@@ -99,7 +101,7 @@ class Intake:
                 continue
             try:
                 packet = self._decoder.decode(message, self._kept[where].store.wanted_from)
-                packets.setdefault((where, silent), []).append(packet.photometry)
+                packets.setdefault((where, silent), []).append((message, packet.photometry))
                 for reason, count in packet.rejected.items():
                     self._metrics.inc("points_inserted_total", count, outcome=reason)
             except PoisonMessage as error:
@@ -218,7 +220,8 @@ class Intake:
         """Set the gauges of the windows."""
         stores = [kept.store for kept in self._kept.values()]
         self._metrics.set("windows", sum(map(len, stores)))
-        self._metrics.set("window_store_bytes", sum(store.nbytes for store in stores))
+        held = [part.nbytes for kept in self._kept.values() for part in (kept.store, kept.schedule)]
+        self._metrics.set("window_store_bytes", sum(held))
 
     def _usable(self, photometry: Photometry) -> Photometry:
         """The epochs that can be used; the others are counted by reason."""
@@ -234,7 +237,37 @@ class Intake:
                 self._metrics.observe("restore_seconds", now - kept.restoring_since)
                 kept.restoring_since = None
 
-    def _insert(
+    def _insert(self, kept: _Kept, packets: list[_Packet], now: float, origin: Origin) -> None:
+        """Insert messages; near ``max_stars`` one by one, so that polls do not decide who goes."""
+        if kept.store.has_room(sum(len(piece) for _, parts in packets for piece in parts)):
+            self._insert_waves(kept, [parts for _, parts in packets], now, origin)
+            return
+        shed = False
+        for message, parts in packets:
+            if shed:  # what is wanted of a star that was dropped has changed
+                parts = self._decoder.decode(message, kept.store.wanted_from).photometry
+            self._insert_waves(kept, [parts], now, origin)
+            shed |= self._shed(kept, origin.partition)
+
+    def _shed(self, kept: _Kept, partition: Partition) -> bool:
+        """Drop the quietest windows where there are too many; whether there were."""
+        shed = kept.store.shed()
+        if shed is None:
+            return False
+        kept.schedule.keep(shed.kept)
+        self._metrics.inc("windows_dropped_total", shed.quiet, kind="quiet")
+        self._metrics.inc("windows_dropped_total", shed.observed, kind="observed")
+        if not kept.has_shed:
+            _log.warning(
+                "%s[%d] has more than window.max_stars windows: the quietest are dropped, %d of"
+                " them without an epoch for the length of a window, %d with",
+                *(*partition, shed.quiet, shed.observed),
+                extra={"event": "windows_dropped"},
+            )
+        kept.has_shed = True
+        return True
+
+    def _insert_waves(
         self, kept: _Kept, packets: list[Sequence[Photometry]], now: float, origin: Origin
     ) -> None:
         """Insert wave by wave: a due window is read before its star's next message comes."""

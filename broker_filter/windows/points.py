@@ -84,7 +84,7 @@ class PagedPoints:
         self._table = grown(self._table, n_rows)
         self._small = grown(self._small, n_rows)
 
-    def keep_rows(self, row: IntArray) -> None:
+    def keep(self, row: IntArray) -> None:
         """Make ``row`` (ascending, no repeats) the first rows and drop the others."""
         gone = np.delete(np.arange(len(self.count)), row)
         self.drop_front(gone, self.count[gone].astype(np.int64))

@@ -55,6 +55,15 @@ class Schedule:
         self._last[slots[due]] = cell[due]
         return slots[due]
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of the arrays, bytes."""
+        return self._phase.nbytes + self._last.nbytes
+
+    def keep(self, slots: IntArray) -> None:
+        """Follow a store that keeps ``slots`` alone (`WindowStore.shed`)."""
+        self._phase, self._last = self._phase[slots], self._last[slots]
+
     def state(self) -> dict[str, Column]:
         """A copy of when each window was last due, as columns for a snapshot."""
         return {"every_days": np.array([self._every]), "last": self._last.copy()}

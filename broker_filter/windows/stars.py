@@ -7,9 +7,10 @@ window's number is its slot.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from itertools import repeat
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,11 @@ __all__ = ["Stars"]
 Series = tuple[str, str]
 """Survey and band."""
 
+SLOT_BYTES: Final = 32
+"""Memory of one int object, as dictionaries hold slots."""
+
+ALIGNMENT: Final = 16
+
 
 class Stars:
     """The stars of one partition, by slot.
@@ -39,10 +45,11 @@ class Stars:
         The star of each slot.
     """
 
-    __slots__ = ("_coordinates", "_series", "_series_of", "_slot_of", "name")
+    __slots__ = ("_coordinates", "_series", "_series_of", "_slot_of", "_text_bytes", "name")
 
     def __init__(self) -> None:
         self.name: list[StarId] = []
+        self._text_bytes = 0
         self._series: list[Series] = []
         self._slot_of: dict[Series, dict[StarId, int]] = {}
         self._series_of = np.zeros(0, np.uint16)
@@ -53,8 +60,10 @@ class Stars:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the arrays, bytes."""
-        return self._series_of.nbytes + self._coordinates.nbytes
+        """Memory of the names, of the dictionaries that find them and of the arrays, bytes."""
+        arrays = self._series_of.nbytes + self._coordinates.nbytes
+        tables = sum(map(sys.getsizeof, (self.name, *self._slot_of.values())))
+        return arrays + tables + SLOT_BYTES * len(self) + self._text_bytes
 
     def series(self, slots: IntArray) -> list[Series]:
         """Survey and band of each of these slots."""
@@ -91,6 +100,7 @@ class Stars:
             self._series.append(series)
         first, size = len(self), len(self) + len(stars)
         self.name += stars
+        self._text_bytes += _text_bytes(stars)
         self._slot_of[series].update(zip(stars, range(first, size), strict=True))
         self._make_room(size)
         self._series_of[first:size] = self._series.index(series)
@@ -98,6 +108,25 @@ class Stars:
     def _make_room(self, size: int) -> None:
         self._series_of = grown(self._series_of, size)
         self._coordinates = grown(self._coordinates, size, np.nan)
+
+    def keep(self, slots: IntArray) -> None:
+        """Make ``slots`` (ascending, no repeats) the only ones, numbered from 0."""
+        self.name = [self.name[slot] for slot in slots.tolist()]
+        self._series_of, self._coordinates = self._series_of[slots], self._coordinates[slots]
+        self._index()
+
+    def label(self, slot: int) -> tuple[str, ...]:
+        """Name, survey and band of a slot as texts: in what order windows of equal times stand."""
+        star = self.name[slot]
+        return (type(star).__name__, str(star), *self._series[self._series_of[slot]])
+
+    def _index(self) -> None:
+        """Find the slots of all stars anew."""
+        self._slot_of = {series: {} for series in self._series}
+        codes = self._series_of[: len(self)].tolist()
+        for slot, (star, code) in enumerate(zip(self.name, codes, strict=True)):
+            self._slot_of[self._series[code]][star] = slot
+        self._text_bytes = _text_bytes(self.name)
 
     def siblings(self, slots: IntArray) -> tuple[IntArray, IntArray]:
         """Windows of the same stars in other bands of the same survey.
@@ -138,6 +167,9 @@ class Stars:
         self._make_room(len(self))
         self._series_of[: len(self)] = columns["book"]
         self._coordinates[: len(self)] = columns["place"]
-        codes = columns["book"].tolist()
-        for slot, (star, code) in enumerate(zip(self.name, codes, strict=True)):
-            self._slot_of.setdefault(self._series[code], {})[star] = slot
+        self._index()
+
+
+def _text_bytes(stars: list[StarId]) -> int:
+    """Memory of the names of stars, as the allocator rounds it."""
+    return sum(-sys.getsizeof(star) // ALIGNMENT for star in stars) * -ALIGNMENT

@@ -30,6 +30,7 @@ from broker_filter.windows.insertion import Insertion
 from broker_filter.windows.instruments import Instruments
 from broker_filter.windows.points import PagedPoints
 from broker_filter.windows.readout import Readout
+from broker_filter.windows.shedding import SHARE, Shed, quietest
 from broker_filter.windows.stars import Stars
 from broker_filter.windows.thinning import Thinning
 from broker_filter.windows.tracks import COLUMNS, Tracks
@@ -55,13 +56,19 @@ class WindowStore:
         merged (`broker_filter.windows.thinning`).
     baseline_floor : float
         Smallest relative error of a baseline: flat fields and skies are no better.
+    max_stars : int or None
+        Most windows to be held once `shed` has been called.
     """
 
     def __init__(
-        self, window_days: float = 20.0, max_points: int = 4096, baseline_floor: float = 1e-4
+        self,
+        window_days: float = 20.0,
+        max_points: int = 4096,
+        baseline_floor: float = 1e-4,
+        max_stars: int | None = None,
     ) -> None:
         self.window_days = window_days
-        self.max_points = max_points
+        self.max_points, self._max_stars = max_points, max_stars
         self._step = window_days / 4
         self._counts: Counter[str] = Counter()
         self._stars = Stars()
@@ -85,7 +92,7 @@ class WindowStore:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all arrays, bytes."""
+        """Memory of all that is held, spare room included, bytes."""
         own = (self._newest, self._anchor, self._last_row, self._thinning.level)
         parts = (self._stars, self._points, self._tracks)
         return sum(array.nbytes for array in own) + sum(part.nbytes for part in parts)
@@ -305,6 +312,27 @@ class WindowStore:
             self._tracks.fold(track, time[of], flux[of], error[of])
         self._points.drop_front(slot, n)
         self._thinning.relax(slot)
+
+    def has_room(self, n: int) -> bool:
+        """Whether so many new windows would leave nothing to `shed`."""
+        return self._max_stars is None or len(self) + n <= self._max_stars
+
+    def shed(self) -> Shed | None:
+        """Drop the windows that have been quiet longest, if there are more than ``max_stars``."""
+        if self._max_stars is None or len(self) <= self._max_stars:
+            return None
+        n = len(self) - self._max_stars + self._max_stars // SHARE
+        gone = quietest(self.newest, n, self._stars.label)
+        observed = int((self.newest[gone] > self.newest.max() - self.window_days).sum())
+        kept = np.delete(np.arange(len(self)), gone)
+        self._keep(kept)
+        return Shed(kept, n - observed, observed)
+
+    def _keep(self, slots: IntArray) -> None:
+        for name in (*_OWN, "last_row"):
+            setattr(self, f"_{name}", getattr(self, f"_{name}")[slots])
+        for part in (self._stars, self._thinning, self._tracks, self._points):
+            part.keep(slots)
 
     def read(self, slots: IntArray, *, count: bool = True) -> WindowBatch:
         """Read windows in units of their baselines, each source in units of its own.

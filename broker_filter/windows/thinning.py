@@ -58,6 +58,10 @@ class Thinning:
         """Make room for windows 0 to ``n_rows - 1``, none of them thinned."""
         self.level = grown(self.level, n_rows)
 
+    def keep(self, slots: IntArray) -> None:
+        """Make ``slots`` the only windows, numbered from 0."""
+        self.level = self.level[slots]
+
     def is_crowded(self, slot: IntArray, more: IntArray) -> NDArray[np.bool_]:
         """Whether each of these windows is thinned, or is to be when so many points come."""
         full = self._points.count[slot] + more > self._max_points

@@ -175,8 +175,26 @@ class Tracks:
         for name in COLUMNS:
             setattr(self, name, grown(getattr(self, name), self.size))
             getattr(self, name)[: self.size] = columns[name]
-        # Later tracks of a window lead to its earlier ones: the last is the head.
+        self._lead()
+
+    def _lead(self) -> None:
+        """Let each window lead to its last track, which leads to its earlier ones."""
         self._head[self.slot[: self.size]] = np.arange(self.size)
+
+    def keep(self, slots: IntArray) -> None:
+        """Keep the tracks of ``slots`` (ascending) alone, whose i-th becomes window i."""
+        renumbered = np.full(len(self._head), -1)
+        renumbered[slots] = np.arange(len(slots))
+        kept = np.flatnonzero(renumbered[self.slot[: self.size]] >= 0)
+        track = np.full(self.size + 1, -1)  # the last is for a track that no other follows
+        track[kept] = np.arange(len(kept))
+        for name in COLUMNS:
+            setattr(self, name, getattr(self, name)[kept])
+        self.slot = renumbered[self.slot].astype(np.int32)
+        self.following = track[self.following].astype(np.int32)
+        self._head = np.full(len(slots), -1, np.int32)
+        self.size = len(kept)
+        self._lead()
 
     def of(self, slot: IntArray, source: int) -> IntArray:
         """The track of one source in each window, new where there was none.

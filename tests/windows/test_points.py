@@ -45,7 +45,7 @@ def test_rows_hold_what_plain_lists_would(steps: list[tuple[str, int, int]]) -> 
             held.resize(where, np.array([min(n, n_held)]))
             lists[row] = lists[row][:n]
         elif kind == "keep":  # without one row, and with a new one at the end
-            held.keep_rows(np.delete(np.arange(ROWS), row))
+            held.keep(np.delete(np.arange(ROWS), row))
             held.add_rows(ROWS)
             lists = [*lists[:row], *lists[row + 1 :], []]
         for i, expected in enumerate(lists):
