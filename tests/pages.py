@@ -425,21 +425,23 @@ def sizing() -> str:
 
 
 def faults() -> str:
-    """What was lost or doubled under each fault; runs of one fault added up."""
+    """What was lost, doubled or changed in each case, and what the controls had to show."""
     runs = json.loads(CHAOS.read_text())
-    by_fault: dict[str, list[Mapping[str, Any]]] = {}
-    for row in runs["rows"]:
-        by_fault.setdefault(row["fault"], []).append(row)
     rows = (
-        (fault, *(f"{sum(row[key] for row in group)}" for key in _COUNTS), group[0]["note"])
-        for fault, group in by_fault.items()
+        (run["case"], *(f"{run[key]}" for key in _COUNTS), _what(run), run["commit"])
+        for run in runs
     )
-    table = markdown_table(("fault", *_COUNTS, "what happened"), rows)
-    codes = ", ".join(sorted({row["code"] for row in runs["rows"]}))
-    return f"{table}\n\n`make chaos` at {codes}, {runs['date'][:10]}, {runs['machine']}."
+    table = markdown_table(("case", *_COUNTS, "what happened", "code"), rows)
+    machines, dates = (sorted({run[key] for run in runs}) for key in ("machine", "date"))
+    return f"{table}\n\n`make chaos`, up to {dates[-1][:10]}, {'; '.join(machines)}."
 
 
-_COUNTS = ("runs", "lost", "doubled")
+def _what(run: Mapping[str, Any]) -> str:
+    must = f"**must show {run['must']}**; " if run["must"] else ""
+    return f"{must}{run['note']}"
+
+
+_COUNTS = ("runs", "failed", "lost", "doubled", "changed")
 
 
 def _percent(share: float, digits: int = 2) -> str:

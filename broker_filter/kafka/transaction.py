@@ -48,7 +48,11 @@ _UNSUPPORTED = {
     ck.KafkaError._UNSUPPORTED_FEATURE,  # noqa: SLF001
     ck.KafkaError.UNSUPPORTED_VERSION,
 }
-_REPLACED = {ck.KafkaError.PRODUCER_FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH}
+_FENCED = {
+    ck.KafkaError._FENCED,  # noqa: SLF001
+    ck.KafkaError.PRODUCER_FENCED,
+    ck.KafkaError.INVALID_PRODUCER_EPOCH,
+}
 
 
 def open_delivery(kafka: Kafka, metrics: Metrics) -> Delivery:
@@ -256,11 +260,23 @@ class KafkaTransactions:
         return TransientError(f"transaction not committed: {error.str()} ({error.name()})")
 
     def _end(self, error: Any) -> BrokerFilterError:  # noqa: ANN401
-        if error.code() in _REPLACED:
-            return ShutOutError(f"a newer producer has our name: {error.str()}: restart")
+        if error.code() in _FENCED:
+            return _fenced(self._kafka, error.str())
         return client_error(error, self._kafka) or StateError(
             f"transactions cannot go on: {error.str()} ({error.name()}): restart"
         )
+
+
+def _fenced(kafka: Kafka, text: str) -> ShutOutError:
+    """The error to end with where the brokers take nothing more of our producer."""
+    reason = (
+        f"it did not answer within kafka.transaction_timeout_s = {kafka.transaction_timeout_s:g},"
+        " so its transaction was aborted"
+    )
+    if kafka.group_instance_id:
+        twin = f"another filter has started as kafka.group_instance_id = {kafka.group_instance_id}"
+        reason = f"{twin}, or {reason}"
+    return ShutOutError(f"this filter was shut out: {reason} ({text}): restart it")
 
 
 def _within(function: Callable[[float], object], limit_s: float) -> None:

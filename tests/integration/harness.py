@@ -1,8 +1,8 @@
 """What fault tests share: a simulated archive whose alerts are known, and the filter as a process.
 
 A `Trial` has topics, a group and a snapshot folder of its own on a real Kafka. It publishes the
-archive, runs any number of filter processes, and at the end tells which alerts were lost or
-doubled against an undisturbed run (`expected_alerts`, computed in this process, without Kafka).
+archive, runs any number of filter processes, and at the end says which alerts were lost or
+doubled against an undisturbed run (`tests.integration.outcome`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,19 +33,17 @@ from broker_filter.config import Batch, Kafka, MetricsSettings, Model, ScheduleS
 from broker_filter.decode.native import encode_block
 from broker_filter.errors import TransientError
 from broker_filter.kafka.progress import GroupProgress
-from broker_filter.observe.metrics import Metrics
-from broker_filter.pipeline.core import Pipeline
-from broker_filter.schemas import schema_header
-from broker_filter.service.assembly import make_assessment, make_intake, open_entry
+from broker_filter.schemas import decode_strict, schema_header
+from broker_filter.service.assembly import open_entry
 from broker_filter.types import Message
+from tests.integration.forked import Forked
+from tests.integration.outcome import Outcome, Verdict, compare
 from tests.kafka_broker import make_topic
 
 __all__ = [
     "Archive",
     "Filter",
     "Trial",
-    "Verdict",
-    "expected_alerts",
     "light_curve_settings",
     "make_archive",
     "settings_of",
@@ -53,10 +51,11 @@ __all__ = [
     "version",
 ]
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 MJD_UNIX_EPOCH = 40_587.0
 DAY_MS = 86_400_000
 
+FILTER = ("broker_filter.cli",)
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
 
 # The archive ends before this; a night's work for the filter, seconds for a test.
@@ -94,9 +93,25 @@ class Archive:
         """Number of messages of each partition."""
         return dict(Counter(message.partition for message in self.messages))
 
+    def until(self, place: int) -> Archive:
+        """The archive up to a place."""
+        return replace(self, messages=self.messages[:place])
 
-def make_archive(*, stars: int = 24, injected: int = 12, seed: int = 5) -> Archive:
-    """Simulate the archive of the demo, cut short: the same bytes for the same arguments."""
+
+def make_archive(
+    *, stars: int = 24, injected: int = 12, seed: int = 5, days: float = DAYS, every: int = 1
+) -> Archive:
+    """Simulate the archive of the demo, cut short: the same bytes for the same arguments.
+
+    Parameters
+    ----------
+    stars, injected, seed : int
+        See `demo_archive.MadeUpField`.
+    days : float, days
+        Length of the archive; the demo's ends after 30.
+    every : int
+        Only every so many-th exposure is kept.
+    """
     settings = settings_of({})
     entry = open_entry(settings)
     archive = demo_archive.MadeUpField(
@@ -104,10 +119,13 @@ def make_archive(*, stars: int = 24, injected: int = 12, seed: int = 5) -> Archi
     )
     offsets: Counter[int] = Counter()
     messages = []
+    kept = set(archive.times[::every].tolist())
     for shard, block in archive.exposures():
         mjd = float(block.mjd_tai[0])
-        if mjd > demo_archive.MJD_START + DAYS:
+        if mjd > demo_archive.MJD_START + days:
             break
+        if mjd not in kept:
+            continue
         message = Message(
             topic="epochs",
             partition=shard,
@@ -122,45 +140,49 @@ def make_archive(*, stars: int = 24, injected: int = 12, seed: int = 5) -> Archi
     return Archive(demo_archive.SHARDS, tuple(messages), settings)
 
 
-def expected_alerts(archive: Archive) -> dict[str, float]:
-    """Alert id to log10 K of an undisturbed run, in this process and without Kafka."""
-    settings, metrics = archive.settings, Metrics()
-    entry = open_entry(settings)
-    pipeline = Pipeline(
-        make_intake(settings, entry, metrics), make_assessment(settings, entry, metrics)
-    )
-    alerts = []
-    for first in range(0, len(archive.messages), 500):
-        step = pipeline.step(archive.messages[first : first + 500], first, flush=True)
-        alerts += step.alerts
-    return {str(alert.alert_id): alert.log10_k for alert in alerts}
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Alerts lost, doubled, made up, or with another K than in the undisturbed run."""
-
-    lost: list[str] = field(default_factory=list)
-    doubled: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    changed: list[str] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return not (self.lost or self.doubled or self.unknown or self.changed)
-
-
 class Filter:
-    """One filter process and its log."""
+    """One filter process and its log.
 
-    def __init__(self, config: Path, log: Path, environment: dict[str, str]) -> None:
+    Parameters
+    ----------
+    config, log : Path
+    environment : mapping
+        Further environment variables.
+    module : sequence of str
+        Module that runs the filter, and its own arguments.
+    code : Path, optional
+        Folder of another version of the code.
+    forks : bool
+        Whether it may be a fork of a process that has imported everything; see `Forked`.
+    """
+
+    def __init__(
+        self,
+        config: Path,
+        log: Path,
+        environment: dict[str, str],
+        module: Sequence[str] = FILTER,
+        code: Path | None = None,
+        *,
+        forks: bool = False,
+    ) -> None:
         self._log = log
-        command = [sys.executable, "-m", "broker_filter.cli", "run", "--config", str(config)]
+        log.touch()
+        command = [*module, "run", "--config", str(config)]
+        self.process: subprocess.Popen[bytes] | Forked
+        if forks and not environment and code is None:
+            self.process = Forked(command, log, ENVIRONMENT)
+            return
+        variables = {**os.environ, **ENVIRONMENT, **environment}
+        if code is not None:
+            variables["PYTHONPATH"] = str(code)
         with log.open("a") as stream:
             self.process = subprocess.Popen(
-                command,
+                [sys.executable, "-m", *command],
                 stderr=stream,
                 stdout=stream,
-                env={**os.environ, **ENVIRONMENT, **environment},
+                env=variables,
+                cwd=code,
             )
 
     def lines(self) -> list[dict[str, Any]]:
@@ -231,6 +253,8 @@ class Trial:
         Configuration of the alert topic.
     environment : mapping, optional
         Further environment variables of the processes.
+    forks : bool
+        See `Filter`.
     """
 
     def __init__(
@@ -241,6 +265,7 @@ class Trial:
         *,
         alert_topic_config: dict[str, str] | None = None,
         environment: dict[str, str] | None = None,
+        forks: bool = False,
         **sections: dict[str, Any],
     ) -> None:
         self.servers, self.archive, self.folder = servers, archive, folder
@@ -252,7 +277,7 @@ class Trial:
         make_topic(servers, self.alerts, 1, alert_topic_config)
         make_topic(servers, self.dead, 1)
         self.sections = sections
-        self.environment = environment or {}
+        self.environment, self._forks = environment or {}, forks
         self.filters: list[Filter] = []
         self._producer = ck.Producer({"bootstrap.servers": servers, "log_level": 0})
         self._progress = GroupProgress(
@@ -272,17 +297,26 @@ class Trial:
             "session_timeout_ms": 6_000,
             "options": {"heartbeat.interval.ms": 300},
         }
-        snapshot = {"url": str(self.folder / "snapshots"), "interval_s": 1}
+        snapshot = {"url": str((self.folder / "snapshots").absolute()), "interval_s": 1}
         tree = _tree({"kafka": ours, "snapshot": snapshot, "metrics": {"enabled": False}})
         for section, keys in (*self.sections.items(), ("kafka", kafka)):
             tree[section] = {**tree.get(section, {}), **keys}
         return tree
 
-    def start(self, member: str | None = None, **kafka: Any) -> Filter:
-        """Start a filter process; a ``member`` has a fixed name in the group."""
-        config = self.folder / f"{self.name}-{len(self.filters)}.yaml"
+    def start(
+        self,
+        member: str | None = None,
+        *,
+        module: Sequence[str] = FILTER,
+        code: Path | None = None,
+        **kafka: Any,
+    ) -> Filter:
+        """Start a filter process (see `Filter`); a ``member`` has a fixed name in the group."""
+        config = (self.folder / f"{self.name}-{len(self.filters)}.yaml").absolute()
         config.write_text(yaml.safe_dump(self.settings(member, **kafka)))
-        self.filters.append(Filter(config, config.with_suffix(".log"), self.environment))
+        log = config.with_suffix(".log")
+        made = Filter(config, log, self.environment, module, code, forks=self._forks)
+        self.filters.append(made)
         return self.filters[-1]
 
     def publish(self, first: int = 0, last: int | None = None) -> None:
@@ -346,6 +380,20 @@ class Trial:
 
     def read(self, isolation: str = "read_committed") -> list[Alert]:
         """Alerts of the topic from beginning to end."""
+        return [from_avro(value) for value in self._values(self.alerts, isolation)]
+
+    def outcome(self) -> Outcome:
+        """What readers of committed messages see: alerts and dead letters."""
+        letters = [decode_strict("dead_letter", value) for value in self._values(self.dead)]
+        about = [(each["partition"], each["offset"], each["reason"]) for each in letters]
+        return Outcome(tuple(self.read()), tuple(about))
+
+    def verdict(self, expected: Outcome) -> Verdict:
+        """Compare what readers of committed messages see with the undisturbed run."""
+        return compare(expected, self.outcome())
+
+    def _values(self, topic: str, isolation: str = "read_committed") -> Iterator[bytes]:
+        """Messages of a topic of one partition from beginning to end."""
         consumer = ck.Consumer(
             {
                 "bootstrap.servers": self.servers,
@@ -356,29 +404,15 @@ class Trial:
                 "log_level": 0,
             }
         )
-        consumer.assign([ck.TopicPartition(self.alerts, 0, ck.OFFSET_BEGINNING)])
-        alerts: list[Alert] = []
+        consumer.assign([ck.TopicPartition(topic, 0, ck.OFFSET_BEGINNING)])
         with closing(consumer):
             while True:
                 message = consumer.poll(PATIENCE_S)
                 assert message is not None, self.logs()
                 if message.error() is not None:
                     assert message.error().code() == ck.KafkaError._PARTITION_EOF
-                    return alerts
-                alerts.append(from_avro(message.value()))
-
-    def verdict(self, expected: dict[str, float]) -> Verdict:
-        """Compare what readers of committed messages see with the undisturbed run."""
-        alerts = self.read()
-        count = Counter(str(alert.alert_id) for alert in alerts)
-        log10_k = {str(alert.alert_id): alert.log10_k for alert in alerts}
-        both = expected.keys() & log10_k.keys()
-        return Verdict(
-            lost=sorted(expected.keys() - log10_k.keys()),
-            doubled=sorted(name for name, n in count.items() if n > 1),
-            unknown=sorted(log10_k.keys() - expected.keys()),
-            changed=sorted(name for name in both if abs(log10_k[name] - expected[name]) > 1e-6),
-        )
+                    return
+                yield message.value()
 
     def close(self) -> None:
         """End what still runs."""

@@ -23,7 +23,8 @@ from broker_filter.kafka.source import Member
 from broker_filter.kafka.transaction import open_delivery
 from broker_filter.observe.metrics import Metrics
 from broker_filter.types import OutgoingMessage
-from tests.integration.harness import Archive, Trial, expected_alerts, make_archive, trial
+from tests.integration.harness import Archive, Trial, make_archive, trial
+from tests.integration.outcome import Outcome, undisturbed
 
 pytestmark = pytest.mark.kafka
 
@@ -34,8 +35,8 @@ def archive() -> Archive:
 
 
 @pytest.fixture(scope="module")
-def expected(archive: Archive) -> dict[str, float]:
-    alerts = expected_alerts(archive)
+def expected(archive: Archive) -> Outcome:
+    alerts = undisturbed(archive)
     assert len(alerts) >= 20
     return alerts
 
@@ -47,7 +48,7 @@ def run(kafka: str, archive: Archive, tmp_path: Path) -> Iterator[Trial]:
 
 
 def test_after_kill_9_the_alerts_are_those_of_an_undisturbed_run(
-    run: Trial, expected: dict[str, float]
+    run: Trial, expected: Outcome
 ) -> None:
     moment = random.Random(7).uniform(0.2, 0.8)  # noqa: S311
     first = run.start("a")
@@ -69,7 +70,7 @@ def test_after_kill_9_the_alerts_are_those_of_an_undisturbed_run(
 
 
 def test_sigterm_settles_what_was_taken_and_a_restart_goes_on(
-    run: Trial, expected: dict[str, float]
+    run: Trial, expected: Outcome
 ) -> None:
     first = run.start()
     run.until(lambda: first.logged("started"))
