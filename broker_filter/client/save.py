@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -10,7 +11,17 @@ from typing import Any
 
 import fastavro
 
-from broker_filter.alerts.alert import QUANTILES, UNITS, Alert
+from broker_filter.alerts.alert import Alert
+from broker_filter.alerts.codec import to_json_dict
+from broker_filter.alerts.parts import (
+    QUANTILES,
+    UNITS,
+    Best,
+    CertifiedK,
+    Draws,
+    FitQuality,
+    physical,
+)
 from broker_filter.alerts.record import to_record
 from broker_filter.client.plot import plot_corner, plot_light_curve, require_matplotlib
 from broker_filter.extras import named_extras
@@ -26,16 +37,35 @@ ROW_GROUP = 100
 # Arrow's type for each of the alert's plain fields, by the field's annotation.
 _ARROW = {
     "uuid.UUID": "string",
+    "uuid.UUID | None": "string",
     "StarId": "string",
     "AlertState": "string",
+    "PosteriorFrom": "string",
     "str": "string",
+    "str | None": "string",
+    "bool": "bool_",
     "int": "int64",
     "int | None": "int64",
     "float": "float64",
     "float | None": "float64",
 }
-_COLUMNS = {field.name: _ARROW[str(field.type)] for field in fields(Alert) if field.type in _ARROW}
-_CERTIFIED = ("log10_k", "log10_k_error", "effective_sample_size", "look")
+
+
+def _columns(kind: type) -> dict[str, str]:
+    """Plain fields of an alert or of a part of it, and Arrow's types for them."""
+    return {field.name: _ARROW[str(field.type)] for field in fields(kind) if field.type in _ARROW}
+
+
+_COLUMNS = _columns(Alert)
+_PARTS = {"certified": CertifiedK, "fit": FitQuality, "fit_best": Best}
+_JSON = {
+    "other_bands": "otherBands",
+    "sources": "sources",
+    "rivals": "rivals",
+    "verdict": "verdict",
+    "noise": "noise",
+}
+_LISTS = ("covariance", "mjd_tai", "flux", "sigma", "source")
 
 
 def avro_files(folder: Path) -> Save:
@@ -77,9 +107,12 @@ def figure_paths(alert: Alert, folder: Path) -> tuple[Path, Path]:
 def parquet_file(path: Path) -> Iterator[Save]:
     """Save alerts as rows of one table, which gets its name when it is whole.
 
-    The columns are the alert's fields under their Python names (identifiers as strings), certified
-    K with the prefix ``certified_``, quantiles such as ``tE_p16``, and as lists the samples
-    (``sample_tE``) and the light curve (``mjd_tai``, ``flux``, ``sigma``).
+    The columns are the alert's fields under their Python names (identifiers as strings); certified
+    K, the fit and its best curve with a prefix (``certified_``, ``fit_``, ``fit_best_``); quantiles
+    such as ``tE_p16``; as lists the samples (``sample_tE``), ``covariance`` row by row and the
+    light curve (``mjd_tai``, ``flux``, ``sigma``, ``source``); quantiles and samples of the
+    network beside the fit with the prefix ``network_``; and as JSON, under the schema's names,
+    ``other_bands``, ``sources``, ``rivals``, ``verdict`` and ``noise``.
 
     Raises
     ------
@@ -113,27 +146,57 @@ def parquet_file(path: Path) -> Iterator[Save]:
 
 def _arrow_fields(pa: Any) -> list[Any]:  # noqa: ANN401  pyarrow has no types
     names = list(_COLUMNS.items())
-    names += [(f"certified_{name}", "float64") for name in _CERTIFIED]
-    names += [(f"{name}_{quantile}", "float64") for name in UNITS for quantile in QUANTILES]
-    lists = [f"sample_{name}" for name in UNITS] + ["mjd_tai", "flux", "sigma"]
+    for prefix, kind in _PARTS.items():
+        names += [(f"{prefix}_{name}", arrow) for name, arrow in _columns(kind).items()]
+    lists = list(_LISTS)
+    for prefix in ("", "network_"):
+        names += [(f"{prefix}{name}_{one}", "float64") for name in UNITS for one in QUANTILES]
+        lists += [f"{prefix}sample_{name}" for name in UNITS]
+    names += [(name, "string") for name in _JSON]
     scalars = [pa.field(name, getattr(pa, kind)()) for name, kind in names]
     return scalars + [pa.field(name, pa.list_(pa.float64())) for name in lists]
 
 
 def _row(alert: Alert) -> dict[str, Any]:
-    posterior = alert.posterior
+    record = to_json_dict(alert, light_curve=True)
+    row = _plain(alert, _COLUMNS)
+    parts = {
+        "certified": alert.certified,
+        "fit": alert.fit,
+        "fit_best": alert.fit and alert.fit.best,
+    }
+    for prefix, part in parts.items():
+        found = _plain(part, _columns(_PARTS[prefix]))
+        row |= {f"{prefix}_{name}": value for name, value in found.items()}
+    row |= _quantiles(alert.draws, alert.window_start_mjd_tai, "")
+    if alert.network is not None:
+        row |= _quantiles(alert.network, alert.window_start_mjd_tai, "network_")
+    row |= {
+        name: None if record[key] is None else json.dumps(record[key], allow_nan=False)
+        for name, key in _JSON.items()
+    }
+    row |= {
+        name: None if (column := getattr(alert, name)) is None else column.ravel()
+        for name in _LISTS
+    }
+    return row
+
+
+def _plain(part: Any, columns: Mapping[str, str]) -> dict[str, Any]:  # noqa: ANN401  or None
+    """Plain fields of an alert or of a part of it; None of all where there is no such part."""
+    values = {name: getattr(part, name, None) for name in columns}
+    text = {name for name, kind in columns.items() if kind == "string"}
     return {
-        name: str(getattr(alert, name)) if kind == "string" else getattr(alert, name)
-        for name, kind in _COLUMNS.items()
-    } | {
-        **{f"certified_{name}": getattr(alert.certified, name, None) for name in _CERTIFIED},
-        **{
-            f"{entry.name}_{quantile}": getattr(entry, quantile)
-            for entry in alert.summary
-            for quantile in QUANTILES
-        },
-        **{f"sample_{name}": posterior[name].to_numpy() for name in UNITS},
-        "mjd_tai": alert.mjd_tai,
-        "flux": alert.flux,
-        "sigma": alert.sigma,
+        name: str(value) if name in text and value is not None else value
+        for name, value in values.items()
+    }
+
+
+def _quantiles(draws: Draws, start: float, prefix: str) -> dict[str, Any]:
+    """Samples and their quantiles."""
+    samples = physical(draws.samples, start, draws.parameters)
+    return {f"{prefix}sample_{name}": samples[name] for name in UNITS} | {
+        f"{prefix}{entry.name}_{one}": getattr(entry, one)
+        for entry in draws.summary
+        for one in QUANTILES
     }

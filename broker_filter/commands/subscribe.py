@@ -7,21 +7,26 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Collection
 from contextlib import ExitStack
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker_filter.alerts.alert import Alert, Interval, mjd_to_datetime
-from broker_filter.observe.text import printable
+from broker_filter.client.text import format_alert
 from broker_filter.types import ALERT_TOPIC, STATES
 
 if TYPE_CHECKING:
+    from broker_filter.alerts.alert import Alert
     from broker_filter.client.save import Save
 
-__all__ = ["add_arguments", "format_alert", "run"]
+__all__ = ["add_arguments", "run"]
 
 _log = logging.getLogger(__name__)
+
+COLUMNS = ("light-curve", "samples")
+"""What ``--with`` adds to JSON."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +61,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     output = parser.add_argument_group("what to do with it")
     output.add_argument("--json", action="store_true", help="print one JSON object an alert")
+    output.add_argument(
+        "--with",
+        dest="columns",
+        type=_columns,
+        default=(),
+        metavar="COLUMNS",
+        help="in --json also light-curve, samples, or both, parted by a comma",
+    )
     output.add_argument("--avro", type=Path, metavar="DIR", help="save each as DIR/<alertId>.avro")
     output.add_argument("--parquet", type=Path, metavar="FILE", help="save all, one row an alert")
     output.add_argument("--plot", type=Path, metavar="DIR", help="draw light curve and corner plot")
@@ -65,6 +78,15 @@ def _positive_int(text: str) -> int:
     if (value := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
     return value
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := set(names) - set(COLUMNS):
+        raise argparse.ArgumentTypeError(
+            f"{', '.join(sorted(unknown))!r} is not of {', '.join(COLUMNS)}"
+        )
+    return names
 
 
 def run(args: argparse.Namespace) -> int:
@@ -115,7 +137,7 @@ def _saves(args: argparse.Namespace, stack: ExitStack) -> list[Save]:
     """Make what each alert is handed to; what must be closed goes on the stack."""
     from broker_filter.client.save import avro_files, parquet_file, plot_files
 
-    saves: list[Save] = [_print_json if args.json else _print_line]
+    saves: list[Save] = [partial(_print_json, args.columns) if args.json else _print_line]
     if args.avro:
         saves.append(avro_files(args.avro))
     if args.parquet:
@@ -130,41 +152,12 @@ def _print_line(alert: Alert) -> None:
     sys.stdout.flush()
 
 
-def _print_json(alert: Alert) -> None:
+def _print_json(columns: Collection[str], alert: Alert) -> None:
     from broker_filter.alerts.codec import to_json_dict
 
-    text = json.dumps(to_json_dict(alert), allow_nan=False)
+    light_curve, samples = (name in columns for name in COLUMNS)
+    told = to_json_dict(alert, light_curve=light_curve, samples=samples)
+    text = json.dumps(told, allow_nan=False)
     # JSON in ASCII escapes every control character but this one.
     sys.stdout.write(text.replace("\x7f", r"\u007f") + "\n")
     sys.stdout.flush()
-
-
-def format_alert(alert: Alert) -> str:
-    """Write one line: time (TAI), state, star, K, what is known of the star, and parameters.
-
-    Certified K has its standard error (dex), the magnitude is that of the model at the last epoch
-    (AB), the position in degrees (ICRS), and parameters have 68 % intervals.
-    """
-    when = mjd_to_datetime(alert.last_epoch_mjd_tai).isoformat(timespec="seconds")
-    parts = [f"{when} TAI", f"{alert.state:<10}", f"{alert.star_id} {alert.band}"]
-    parts.append(f"log10 K {alert.log10_k:.2f}")
-    if alert.certified is not None:
-        k, error = alert.certified.log10_k, alert.certified.log10_k_error
-        parts.append(f"certified {k:.2f} +-{error:.2f}")
-    parts.append(f"P(event) {_format_probability(alert.p_event)}")
-    if alert.magnitude_now is not None:
-        parts.append(f"mag {alert.magnitude_now:.2f}")
-    if alert.ra is not None and alert.dec is not None:
-        parts.append(f"at {alert.ra:.5f} {alert.dec:+.5f}")
-    parts += [_format_interval(entry) for entry in alert.summary if entry.name != "u0"]
-    return printable("  ".join(parts))
-
-
-def _format_probability(value: float) -> str:
-    """Two digits, but never a certainty that the number itself is not."""
-    return ">0.99" if value > 0.99 else f"{value:.2g}"
-
-
-def _format_interval(entry: Interval) -> str:
-    median, up, down = entry.rounded()
-    return f"{entry.name} {median} +{up} -{down}" + (" d" if entry.unit == "d" else "")

@@ -12,7 +12,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,13 @@ import pandas as pd
 import pytest
 from confluent_kafka import Producer
 
-from broker_filter.alerts.alert import Alert, CertifiedK
+from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.codec import from_message, to_avro, to_message
+from broker_filter.alerts.parts import Noise, Verdict
 from broker_filter.client.save import parquet_file
 from broker_filter.client.subscribe import Subscription, subscribe
-from broker_filter.commands.subscribe import add_arguments, format_alert, run
+from broker_filter.client.text import format_alert
+from broker_filter.commands.subscribe import add_arguments, run
 from broker_filter.errors import ConfigError, TransientError
 from broker_filter.kafka import reader
 from broker_filter.kafka.embedded import EmbeddedBroker
@@ -287,30 +289,6 @@ def arguments(servers: str, topic: str, *more: str) -> argparse.Namespace:
     return parser.parse_args([*fixed, "--timeout", str(SILENCE_S), *more])
 
 
-def test_a_line_says_time_star_k_and_intervals() -> None:
-    one = replace(alert(6.25, star="KB-2073"), last_epoch_mjd_tai=61000.5)
-    line = format_alert(one)
-    assert line.startswith("2025-11-21T12:00:00 TAI  new         KB-2073 F146  log10 K 6.25  ")
-    for name in ("t0", "tE", "rho", "f_s"):
-        median, up, down = one.interval(name).rounded()
-        assert f"{name} {median} +{up} -{down}" in line
-
-
-def test_a_line_says_what_is_known_of_the_star() -> None:
-    one = replace(
-        alert(6.25),
-        certified=CertifiedK(5.5, 0.043, 900.0, 1),
-        p_event=0.314,
-        magnitude_now=18.256,
-        ra=270.5,
-        dec=-29.25,
-    )
-    known = "certified 5.50 +-0.04  P(event) 0.31  mag 18.26  at 270.50000 -29.25000  t0 "
-    assert known in format_alert(one)
-    unknown = replace(one, certified=None, magnitude_now=None, ra=None, p_event=0.99999)
-    assert "log10 K 6.25  P(event) >0.99  t0 " in format_alert(unknown)
-
-
 def test_command_prints_a_line_an_alert(
     producer: Producer, servers: str, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -326,7 +304,28 @@ def test_command_prints_json_and_stops_after_so_many(
 ) -> None:
     send(producer, topic, *(alert(k, star="x") for k in (1, 2, 3)))
     assert run(arguments(servers, topic, "--json", "--max-alerts", "2")) == 0
-    assert [json.loads(line)["log10K"] for line in capsys.readouterr().out.splitlines()] == [1, 2]
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["log10K"] for one in told] == [1, 2]
+    assert "lightCurve" not in told[0]
+
+
+def test_json_holds_light_curve_and_samples_where_asked(
+    producer: Producer, servers: str, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    send(producer, topic, alert())
+    options = ["--json", "--max-alerts", "1", "--with", "light-curve,samples"]
+    assert run(arguments(servers, topic, *options)) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["lightCurve"]["source"] == SAMPLE.source.tolist()
+    np.testing.assert_array_equal(np.float32(told["posterior"]["samples"]), SAMPLE.samples)
+    network = np.float32(told["network"]["samples"])
+    np.testing.assert_array_equal(network, SAMPLE.network.samples)
+
+
+def test_unknown_columns_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        arguments("localhost:1", "alerts", "--with", "samples,corner")
+    assert "'corner' is not of light-curve, samples" in capsys.readouterr().err
 
 
 def test_command_saves_avro_parquet_and_plots(
@@ -348,7 +347,7 @@ def test_command_saves_avro_parquet_and_plots(
     assert table["tE_p84"].iloc[0] == SAMPLE.interval("tE").p84
     np.testing.assert_array_equal(table["sample_t0"].iloc[1], SAMPLE.posterior["t0"])
     np.testing.assert_array_equal(table["mjd_tai"].iloc[1], SAMPLE.mjd_tai)
-    assert table["certified_log10_k"].isna().all()
+    assert table["certified_log10_k"].tolist() == [SAMPLE.certified.log10_k] * 2
     assert list(tmp_path.rglob("*.part")) == []
 
 
@@ -359,6 +358,32 @@ def test_parquet_holds_all_rows_whatever_their_number(tmp_path: Path, n: int) ->
         for k in range(n):
             save(alert(float(k)))
     assert pd.read_parquet(path)["log10_k"].tolist() == [float(k) for k in range(n)]
+
+
+def test_parquet_keeps_all_fields(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    verdict = Verdict("flare", {"flare": 0.75}, "It rises too fast.")
+    full = replace(SAMPLE, verdict=verdict, noise=Noise(1.25, 0.003, nights=40))
+    none = replace(SAMPLE, fit=None, network=None, not_fitted="not fitted: one night", source=None)
+    with parquet_file(path) as save:
+        save(full)
+        save(none)
+    one, other = (row for _, row in pd.read_parquet(path).iterrows())
+    held = {"alert_id", "network_posterior", "posterior", "light_curve", "draws"}
+    held |= {"certified", "fit", "network", "samples", "summary", "parameters"}
+    assert {each.name for each in fields(Alert)} - held <= set(one.index)
+    assert one["fit_converged"]
+    assert one["fit_best_tE"] == SAMPLE.fit.best.tE
+    assert one["network_tE_p84"] == SAMPLE.network.summary[2].p84
+    assert len(one["network_sample_u0"]) == len(SAMPLE.network.samples)
+    assert one["covariance"].tolist() == SAMPLE.covariance.ravel().tolist()
+    assert one["source"].tolist() == SAMPLE.source.tolist()
+    assert [each["source"] for each in json.loads(one["sources"])] == ["WFI03", "WFI11"]
+    assert json.loads(one["verdict"])["probabilities"] == {"flare": 0.75}
+    assert json.loads(one["noise"])["nights"] == 40
+    assert other["not_fitted"] == "not fitted: one night"
+    missing = other[["fit_chi2", "fit_reason", "network_sample_u0", "source", "verdict", "noise"]]
+    assert missing.isna().all()
 
 
 def test_parquet_without_pyarrow_tells_how_to_get_it(
