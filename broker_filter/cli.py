@@ -80,7 +80,7 @@ def _module(name: str) -> ModuleType:
 
 
 class _Version(argparse.Action):
-    """Prints version and default model, which are looked up only when somebody wants them."""
+    """Prints version and default model, which are looked up only when they are printed."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         """Print, and leave."""

@@ -120,7 +120,9 @@ class Security(BaseModel):
     client_secret_file: Path | None = Field(
         default=None, description="file that holds the secret of the client"
     )
-    scope: str | None = Field(default=None, description="scope asked of the OAuth server, if any")
+    scope: str | None = Field(
+        default=None, description="scope to request from the OAuth server, if any"
+    )
     token_ca_location: Path | None = Field(
         default=None,
         description="CA certificates (PEM) of the OAuth server; by default the system's",
@@ -332,7 +334,7 @@ class Input(BaseModel):
 
     format: Literal["auto", "photometry", "photometry_block"] = Field(
         default="auto",
-        description="schema of the messages; auto tells them, and survey packets, apart one by one",
+        description="schema of the messages; auto recognises them, and survey packets, one by one",
     )
     schema_folder: Path | None = Field(
         default=None,
@@ -348,7 +350,7 @@ class Input(BaseModel):
         default=None,
         pattern=r"^https?://[^@?#\s]+$",
         max_length=1000,
-        description="URL of a schema registry, asked for the numbers that no folder knows",
+        description="URL of a schema registry, for the numbers that no folder holds",
     )
     schema_registry_login_file: Path | None = Field(
         default=None,

@@ -44,7 +44,7 @@ MAX_MESSAGE_BYTES = 8 << 20
 """Longest message that is looked into, bytes: decoding never needs more than a few times this."""
 
 SCHEMA_HEADER = "schema"
-"""Name of the message header that tells the schema."""
+"""Name of the message header that names the schema."""
 
 
 def schema_folder() -> Path:
@@ -109,7 +109,7 @@ def load_schema(name: str, version: str | None = None) -> dict[str, Any]:
 
 
 def schema_header(name: str) -> tuple[str, bytes]:
-    """Name and value of the message header that tells readers the current schema."""
+    """Name and value of the message header that names the current schema."""
     return SCHEMA_HEADER, schema_id(name).encode()
 
 

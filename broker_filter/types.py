@@ -97,7 +97,7 @@ class Photometry:
     Parameters
     ----------
     survey, band, source : str
-        ``source`` tells sites, cameras or fields of one star apart; each has its own baseline.
+        ``source`` distinguishes sites, cameras or fields of one star; each has its own baseline.
     star : list of (str or int), length n
         The star of each epoch. Either all int (64 bit) or all str (1 to 64 bytes of UTF-8).
     mjd_tai : ndarray, shape (n,), float64, days
@@ -111,7 +111,7 @@ class Photometry:
     kind : "total" or "difference"
         Difference fluxes need a reference flux (or a baseline of their own) to become total.
     coordinates : dict
-        Star to (ra, dec) in degrees, for the stars whose place the message tells.
+        Star to (ra, dec) in degrees, for the stars whose position the message gives.
     same_epoch_s : float
         Seconds by which the time of one exposure may differ from message to message, because
         not all of them state how long it was. Shorter than the time from one exposure to the next.

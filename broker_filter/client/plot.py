@@ -54,7 +54,7 @@ def require_matplotlib() -> None:
     Raises
     ------
     ConfigError
-        matplotlib is not installed; the message tells how to get it.
+        matplotlib is not installed; the message says how to install it.
     """
     require("matplotlib", "plots")
 
@@ -84,7 +84,7 @@ def plot_light_curve(
     ----------
     alert : Alert
     path : Path or str
-        Where the picture goes; its ending tells the format, such as ``.png``.
+        Where the picture goes; its ending gives the format, such as ``.png``.
     magnify : Magnification
 
     Raises
@@ -200,7 +200,7 @@ def plot_corner(alert: Alert, path: Path | str) -> None:
     ----------
     alert : Alert
     path : Path or str
-        Where the picture goes; its ending tells the format, such as ``.png``.
+        Where the picture goes; its ending gives the format, such as ``.png``.
 
     Raises
     ------

@@ -19,7 +19,7 @@ from broker_filter.kafka.reader import TopicReader
 from broker_filter.observe.text import printable
 from broker_filter.types import ALERT_TOPIC, STATES, Message
 
-__all__ = ["Reader", "Subscription", "subscribe"]
+__all__ = ["MessageReader", "Subscription", "subscribe"]
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.5
@@ -27,7 +27,7 @@ SHOWN = 500
 """Characters of a broken message's fault that are logged."""
 
 
-class Reader(Protocol):
+class MessageReader(Protocol):
     """Where a subscription gets its messages; `broker_filter.kafka.reader.TopicReader` is one."""
 
     def poll(self, timeout: float) -> Message | None:
@@ -52,7 +52,7 @@ class Subscription:
 
     Parameters
     ----------
-    reader : Reader
+    reader : MessageReader
     min_log10_k : float or None
         Lowest log10 K.
     states : collection of AlertState or None
@@ -63,7 +63,7 @@ class Subscription:
         Messages so far: all, those ruled out, those that could not be read.
     """
 
-    reader: Reader
+    reader: MessageReader
     min_log10_k: float | None = None
     states: Collection[str] | None = None
     timeout_s: float | None = None

@@ -193,7 +193,7 @@ def _sentence(args: argparse.Namespace, summary: dict[str, Any]) -> str:
 
 
 def _latest(alerts: list[Alert]) -> list[Alert]:
-    """The last alert of each star that told of an event, in order of falling K."""
+    """The last alert of each star that reported an event, in order of falling K."""
     latest = {int(a.star_id): a for a in alerts if a.state in ("new", "update")}
     return sorted(latest.values(), key=lambda alert: -alert.log10_k)
 

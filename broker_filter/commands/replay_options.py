@@ -94,7 +94,7 @@ def _add_sources(group: argparse._ArgumentGroup) -> None:
         "--schema-registry-login-file",
         type=Path,
         metavar="FILE",
-        help="holds user:password for it, if it wants a login",
+        help="holds user:password for it, if it needs a login",
     )
 
 

@@ -33,8 +33,8 @@ __all__ = [
     "READERS",
     "Decoder",
     "Format",
+    "FormatReader",
     "Framing",
-    "Reader",
     "Tracked",
     "from_header",
 ]
@@ -52,7 +52,7 @@ MAX_RECORDS: Final = 1000
 _MAX_PLANS: Final = 64
 
 
-class Reader(Protocol):
+class FormatReader(Protocol):
     """Turns the record of one schema into photometry; raises PoisonMessage and nothing else."""
 
     def __call__(self, value: bytes, *, max_bytes: int) -> Photometry:
@@ -72,7 +72,7 @@ def _reader_key(name: str) -> bytes:
     return schema_header(name)[1]
 
 
-READERS: Mapping[bytes, Reader] = {
+READERS: Mapping[bytes, FormatReader] = {
     _reader_key("photometry"): decode_photometry,
     _reader_key("photometry_block"): decode_block,
 }

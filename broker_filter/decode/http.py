@@ -68,17 +68,17 @@ def get(
     TransientError
         The server cannot be reached, sends no HTTP, is too slow, or ends too early.
     """
-    deadline, asked = time.monotonic() + timeout_s, url
+    deadline, address = time.monotonic() + timeout_s, url
     for _ in range(1 + MAX_REDIRECTS):
         try:
-            answer, elsewhere = _get(asked, headers, login, deadline, max_bytes)
+            answer, elsewhere = _get(address, headers, login, deadline, max_bytes)
             if elsewhere is None:
                 return answer
-            asked = urljoin(asked, elsewhere)
+            address = urljoin(address, elsewhere)
         except (OSError, HTTPException, ValueError) as error:
             raise _away(url, error) from error
-        if not asked.startswith(("http://", "https://")):
-            raise TransientError(f"{url} leads to {asked!r:.200}, which is no page")
+        if not address.startswith(("http://", "https://")):
+            raise TransientError(f"{url} leads to {address!r:.200}, which is no page")
         login = None  # another host has no business with the password
     raise TransientError(f"{url} leads from page to page, {MAX_REDIRECTS} times and more")
 

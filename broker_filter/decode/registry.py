@@ -103,10 +103,10 @@ def package_folder() -> Path | None:
 
 
 class Registry:
-    """Asks a schema registry, once for each number.
+    """Looks up schemas in a registry, once for each number.
 
-    What it does not know is asked again after five minutes. While it cannot be reached the caller
-    waits: a packet must not become a dead letter because a server restarts.
+    A number that it does not hold is looked up again after five minutes. While it cannot be reached
+    the caller waits: a packet must not become a dead letter because a server restarts.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ class Registry:
         Raises
         ------
         ConfigError
-            The registry refuses the login, or wants one.
+            The registry refuses the login, or needs one.
         """
         if number in self._known:
             return self._known[number]

@@ -4,7 +4,7 @@ Every call of the network has one of a few fixed shapes (a full chunk of one buc
 window's K does not depend on which other windows came with it.
 
 All of it belongs into one thread. OpenMP keeps a team of threads for each thread that computes in
-parallel, and once all teams together outnumber the cores it lets them sleep at every turn, which
+parallel, and once all teams together outnumber the cores it lets them sleep between calls, which
 halves the speed (throttled spinning of libgomp). So a scorer leaves the thread that makes it with
 one, and the thread that scores gets the team.
 """

@@ -363,7 +363,7 @@ def _generation(token: bytes) -> int:
 
 
 def offset_handles(offsets: Mapping[Partition, int], counts: Mapping[str, int]) -> list[Any]:
-    """Offsets as Kafka's client wants them; each remembers how many partitions its topic has."""
+    """Offsets as Kafka's client takes them; each remembers how many partitions its topic has."""
     return [
         ck.TopicPartition(*where, offset, metadata=str(counts.get(where[0], "")))
         for where, offset in offsets.items()

@@ -6,7 +6,7 @@ that belong together. `Delivery` has two guarantees:
 - `AtLeastOnce`: the messages first, then the offsets. A crash in between sends them again.
 - exactly once (`broker_filter.kafka.transaction`): both in one Kafka transaction, or none.
 
-A parcel is made, sent and committed in one go, so no transaction stays open between two turns of
+A parcel is made, sent and committed in one go, so no transaction stays open between two passes of
 the main loop: a process that dies or freezes there leaves nothing behind, and partitions that are
 lost only cost a parcel that was not sent.
 """

@@ -176,9 +176,9 @@ class StandStill:
 class BoundedPublisher:
     """A `Sink` that waits for the consumer, so that the embedded broker drops nothing unread.
 
-    It puts each message into a partition of its own choice (as asked, else by key, else in turn)
-    and must be the only producer of its topics, so that it knows every message's offset. What was
-    in them before must have been read.
+    It puts each message into a partition of its own choice (as given, else by key, else one after
+    the other) and must be the only producer of its topics, so that it knows every message's offset.
+    What was in them before must have been read.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ class BoundedPublisher:
     work : callable
         Something that changes while the consumer works, beside what it has consumed.
     pause : callable
-        Called with the seconds to wait before the consumer is asked again.
+        Called with the seconds to wait before the consumer's position is read again.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How far a consumer group has come and what its topics hold, asked without joining the group."""
+"""How far a consumer group has come and what its topics hold, read without joining the group."""
 
 from __future__ import annotations
 

@@ -218,14 +218,14 @@ def _offsets_at(
     """Offset of the first message of each partition at or after a time; -1 where there is none."""
     if time_ms is None:
         return {}
-    asked = [ck.TopicPartition(part.topic, number, time_ms) for number in numbers]
-    return {one.partition: one.offset for one in consumer.offsets_for_times(asked, ANSWER_S)}
+    times = [ck.TopicPartition(part.topic, number, time_ms) for number in numbers]
+    return {one.partition: one.offset for one in consumer.offsets_for_times(times, ANSWER_S)}
 
 
 def _consumer(servers: str, config: Mapping[str, Any], logger: logging.Logger) -> Any:  # noqa: ANN401
     properties = {
         "bootstrap.servers": servers,
-        # librdkafka wants a name even where nobody joins the group.
+        # librdkafka needs a name even where nobody joins the group.
         "group.id": "broker-filter-replay",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,

@@ -36,7 +36,7 @@ class TopicReader:
     missed. A topic that does not exist yet is waited for.
 
     With a group the partitions are shared with its other members, and reading goes on where the
-    group stopped: a message counts as done when the next is asked for (or by `mark_done`), so that
+    group stopped: a message counts as done when the next is requested (or by `mark_done`), so that
     one whose handling fails comes again.
 
     Parameters
@@ -135,7 +135,7 @@ class TopicReader:
     ) -> Consumer:
         properties = {
             "bootstrap.servers": bootstrap_servers,
-            # librdkafka wants a name even where nobody joins the group.
+            # librdkafka needs a name even where nobody joins the group.
             "group.id": group_id or "broker-filter-subscribe",
             "enable.auto.commit": group_id is not None,
             "enable.auto.offset.store": False,
@@ -193,7 +193,7 @@ class TopicReader:
             self._consumer.subscribe([self._topic])
             return True
         for partition in partitions:
-            # The end is asked for now: "latest" would be resolved only later, and what is sent in
+            # The end is fetched now: "latest" would be resolved only later, and what is sent in
             # between would be missed.
             partition.offset = (
                 OFFSET_BEGINNING

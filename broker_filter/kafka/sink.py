@@ -261,7 +261,7 @@ class MemorySink:
     messages : list of OutgoingMessage
         What was published, oldest first.
     partitions : list of (int or None)
-        The partition that was asked for, message by message.
+        The partition that was given, message by message.
     failure : BrokerFilterError or None
         Raised by `flush` once set, to play an outage.
     """

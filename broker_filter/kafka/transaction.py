@@ -6,8 +6,8 @@ a process that was thought dead cannot publish.
 
 A producer that is beyond use (some answers of a coordinator that moved or restarted leave it so) is
 replaced by one of the same name, whose first act is to abort what the old one left open. That is no
-way where the old one was shut out by a newer one of its name, which must win, nor where it was
-asked to commit and never answered: then the process ends, and the next start asks the group.
+way where the old one was shut out by a newer one of its name, which must win, nor where a
+commit had no answer: then the process ends, and the next start reads the group's offsets.
 """
 
 from __future__ import annotations

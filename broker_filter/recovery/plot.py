@@ -22,7 +22,7 @@ def plot_recovery(found: Mapping[str, Any], path: Path) -> None:
     ----------
     found : mapping
     path : Path
-        Its ending tells the format, such as ``.png``.
+        Its ending gives the format, such as ``.png``.
 
     Raises
     ------

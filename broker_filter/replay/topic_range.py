@@ -107,7 +107,7 @@ class PartitionStream:
     def read(self, report: Report) -> Iterator[Record]:
         """See `broker_filter.replay.stream.Stream`.
 
-        A message whose time cannot be told goes out all the same, with the time of the one before
+        A message whose time is unknown goes out all the same, with the time of the one before
         it (or its timestamp, at the beginning): a damaged message is part of what happened.
 
         Raises

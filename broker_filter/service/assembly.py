@@ -53,7 +53,7 @@ __all__ = ["make_assessment", "make_decoder", "make_intake", "make_service", "op
 _log = logging.getLogger(__name__)
 
 HANG_S = 60.0
-"""Added to all that may hold up one turn of the main loop for good reason."""
+"""Added to all that may hold up one pass of the main loop for good reason."""
 
 
 def open_entry(settings: Settings) -> Entry:

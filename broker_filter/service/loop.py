@@ -1,7 +1,7 @@
 """The main loop around source, pipeline and delivery.
 
 The main thread polls, decodes, fills windows and publishes; a `Worker` evaluates, a `Restorer`
-finds where new partitions begin, a `SnapshotWriter` saves. One turn of the loop::
+finds where new partitions begin, a `SnapshotWriter` saves. One pass of the loop::
 
     poll ─▶ inbox ─▶ intake ─▶ worker ─▶ outgoing ─▶ delivery (messages and offsets together)
                                                         └─▶ snapshots of what is committed

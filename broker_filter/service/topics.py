@@ -51,7 +51,7 @@ class TopicWatch:
             self._wake.set()
 
     def id_of(self, topic: str) -> str:
-        """The id of a topic when it was first asked for; empty where it is not known."""
+        """The id of a topic when it was first looked up; empty where it is not known."""
         return self._ids.get(topic, "")
 
     def check(self) -> None:

@@ -24,7 +24,7 @@ __all__ = [
     "FULL",
     "QUICK",
     "SEEDS",
-    "Scored",
+    "ScoredCurves",
     "Sizes",
     "batches",
     "curves",
@@ -77,7 +77,7 @@ QUICK = Sizes(500, 500, 4_000, 8, 50, 100, 300)
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredCurves:
     """What an entry says of n curves.
 
     Parameters
@@ -88,7 +88,7 @@ class Scored:
     snr : ndarray, shape (n,), float64
         Matched-filter signal-to-noise for an exactly known baseline.
     summary : Tensor, shape (n, d) or (0, d)
-        The encoder's summaries, where they were asked for.
+        The encoder's summaries, where requested.
     """
 
     log10_k: NDArray[np.float64]
@@ -121,7 +121,7 @@ def score(
     summaries: bool = False,
     quiet: bool = False,
     bfloat16: bool = False,
-) -> Scored:
+) -> ScoredCurves:
     """Draw the frozen curves of a set and evaluate them, without ever holding them all."""
     parts = [
         _evaluate(network, batch, summaries=summaries, bfloat16=bfloat16)
@@ -131,7 +131,9 @@ def score(
 
 
 @torch.inference_mode()
-def score_curves(network: Network, whole: Curves, name: str, *, quiet: bool = False) -> Scored:
+def score_curves(
+    network: Network, whole: Curves, name: str, *, quiet: bool = False
+) -> ScoredCurves:
     """Evaluate curves that are held in memory, summaries included."""
     parts, first = [], 0
     for size in progress(len(whole), name, quiet=quiet):
@@ -158,6 +160,8 @@ def _evaluate(
     return ln_k / LN_10, batch.theta, batch.snr, s if summaries else s[:0]
 
 
-def _scored(parts: list[tuple[Tensor, ...]]) -> Scored:
+def _scored(parts: list[tuple[Tensor, ...]]) -> ScoredCurves:
     log10_k, theta, snr, summary = (torch.cat(column) for column in zip(*parts, strict=True))
-    return Scored(log10_k.double().numpy(), theta.double().numpy(), snr.double().numpy(), summary)
+    return ScoredCurves(
+        log10_k.double().numpy(), theta.double().numpy(), snr.double().numpy(), summary
+    )

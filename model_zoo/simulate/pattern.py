@@ -1,6 +1,6 @@
 """Observing patterns: when a star was observed and how well.
 
-A Bayes factor is conditional on the pattern, which tells nothing of the star. So patterns may be as
+A Bayes factor is conditional on the pattern, which says nothing of the star. So patterns may be as
 varied as the streams that the filter will meet without changing K for any one of them.
 """
 

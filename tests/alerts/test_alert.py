@@ -350,7 +350,7 @@ def test_columns_are_little_endian() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (lambda r: r.update(nEpochs=41), "41"),
         (lambda r: r.update(nEpochs=-1), "-1"),
@@ -367,11 +367,11 @@ def test_columns_are_little_endian() -> None:
     ],
 )
 def test_columns_that_contradict_their_numbers_are_poison(
-    spoil: Callable[[dict[str, Any]], None], told: str
+    spoil: Callable[[dict[str, Any]], None], message: str
 ) -> None:
     record = to_record(build())
     spoil(record)
-    with pytest.raises(PoisonMessage, match=told):
+    with pytest.raises(PoisonMessage, match=message):
         from_avro(encode("alert", record))
 
 

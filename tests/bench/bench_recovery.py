@@ -3,7 +3,7 @@
 The OGLE-II and KMTNet files go through an embedded broker and the whole filter, with microlensing
 injected into a share of the stars; prints what was found, and writes truth, alerts, summary and
 figure to ``build/recovery``. Known events and variables are among the untouched stars, so their
-alerts are told apart by the archive that they are of.
+alerts are saved apart by the archive that they are of.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ def main() -> None:
         replay_command.publish_archive(replay.parse_args([*map(str, sources), *options]), sink)
 
     alerts = rehearse(light_curve_settings, entry, publish, Metrics(), partitions=1)
-    told = args.out / "alerts.jsonl"
-    told.write_text("".join(json.dumps(to_json_dict(alert)) + "\n" for alert in alerts))
+    saved = args.out / "alerts.jsonl"
+    saved.write_text("".join(json.dumps(to_json_dict(alert)) + "\n" for alert in alerts))
     truth = read_truth(args.out / "inject.truth.jsonl")
-    found = report(truth, read_alerts(str(told)))
+    found = report(truth, read_alerts(str(saved)))
     new = [str(alert.star_id) for alert in alerts if alert.state == "new"]
     of = archive_of(sources)
     untouched = Counter(of.get(star, "other") for star in new if star not in truth.events)

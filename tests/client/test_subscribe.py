@@ -54,8 +54,8 @@ def message(content: Alert | bytes, **headers: bytes | None) -> Message:
     if isinstance(content, bytes):
         return build.message(content, topic="alerts", key=b"1")
     sent = to_message(content, "alerts")
-    told = {k: v for k, v in (dict(sent.headers) | headers).items() if v is not None}
-    return Message("alerts", 0, 0, sent.key, sent.value, headers=tuple(told.items()))
+    given = {k: v for k, v in (dict(sent.headers) | headers).items() if v is not None}
+    return Message("alerts", 0, 0, sent.key, sent.value, headers=tuple(given.items()))
 
 
 @dataclass

@@ -118,9 +118,9 @@ def test_an_epoch_without_a_time_is_never_passed_over() -> None:
 
 
 def test_what_is_known_is_asked_with_what_came_before() -> None:
-    asked = []
-    reader().read(packet([(1.0, "g")], star=41), lambda record: asked.append(dict(record)) or {})
-    assert asked == [{"star": 41}]
+    records = []
+    reader().read(packet([(1.0, "g")], star=41), lambda record: records.append(dict(record)) or {})
+    assert records == [{"star": 41}]
 
 
 # Schemas that no regular expression describes

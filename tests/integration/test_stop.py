@@ -1,4 +1,4 @@
-"""A real process on a real Kafka protocol is asked to end: it settles what it took and exits 0."""
+"""A real process on a real Kafka protocol gets SIGTERM: it settles what it took and exits 0."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ class Filter:
         assert not self._thread.is_alive()
 
     def take(self, records: Sequence[Record]) -> State:
-        """Publish, wait until all is settled, and tell how things stand."""
+        """Publish, wait until all is settled, and read the counters."""
         topic = self.kafka.input_topics[0]
         with closing(KafkaSink(self.kafka)) as sink:
             for record in records:
@@ -247,7 +247,7 @@ class Filter:
             self._until(lambda: _committed(progress, partition) == self.sent)
 
     def _windows(self) -> float:
-        """Number of windows, as the filter tells it anew: it does so every two seconds."""
+        """Number of windows, as the filter reports it anew: it does so every two seconds."""
         self.metrics.set("windows", -1.0)
         self._until(lambda: self.metrics.value("windows") >= 0)
         return self.metrics.value("windows")

@@ -137,13 +137,13 @@ def run(stream: Sequence[Message], cuts: Sequence[int] = (), *, flush: bool = Tr
     return alerts + pipeline.step([], 0.0, flush=True).alerts
 
 
-def told(alerts: Sequence[Alert]) -> list[tuple[Any, ...]]:
-    """What an alert says of the sky; in the order of its ids."""
-    said = [
+def contents(alerts: Sequence[Alert]) -> list[tuple[Any, ...]]:
+    """What alerts say of the sky, in the order of their ids."""
+    entries = [
         (str(a.alert_id), str(a.event_id), a.state, a.log10_k, a.samples.tobytes()) for a in alerts
     ]
-    assert len({entry[0] for entry in said}) == len(said)
-    return sorted(said)
+    assert len({entry[0] for entry in entries}) == len(entries)
+    return sorted(entries)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def alerts() -> list[Alert]:
 
 
 def test_a_replay_gives_the_same_alerts(alerts: list[Alert]) -> None:
-    assert told(run(STREAM)) == told(alerts)
+    assert contents(run(STREAM)) == contents(alerts)
 
 
 @settings(max_examples=12, deadline=None)
@@ -160,7 +160,7 @@ def test_a_replay_gives_the_same_alerts(alerts: list[Alert]) -> None:
 def test_how_polls_and_flushes_cut_the_stream_changes_nothing(
     alerts: list[Alert], cuts: list[int], flush: bool
 ) -> None:
-    assert told(run(STREAM, cuts, flush=flush)) == told(alerts)
+    assert contents(run(STREAM, cuts, flush=flush)) == contents(alerts)
 
 
 def test_an_event_opens_grows_and_ends_in_each_band(alerts: list[Alert]) -> None:
@@ -202,7 +202,7 @@ def test_an_offset_comes_out_with_all_alerts_of_the_messages_before_it() -> None
         seen += outputs.alerts
         first = last
         for offset in outputs.offsets.values():
-            assert told(seen) == told(run(STREAM[:offset]))
+            assert contents(seen) == contents(run(STREAM[:offset]))
 
 
 def test_no_offset_comes_out_before_its_windows_are_evaluated() -> None:
@@ -231,7 +231,7 @@ def test_bad_messages_do_not_disturb_the_good_ones(alerts: list[Alert]) -> None:
     stream = [Message("epochs", 0, i, None, b"?") for i in range(5)]
     for message in STREAM:
         stream += [message, Message("epochs", 0, message.offset, None, message.value[:-1] or b"")]  # type: ignore[index]
-    assert told(run(stream, range(0, len(stream), 37))) == told(alerts)
+    assert contents(run(stream, range(0, len(stream), 37))) == contents(alerts)
 
 
 def test_partitions_dropped_begin_anew() -> None:
@@ -296,22 +296,22 @@ def test_a_restored_partition_goes_on_as_if_nothing_had_happened(
     pipeline = make_pipeline()
     pipeline.restore(WHERE, through_bytes(state), live_from=moment)
     after, _, _, end = cut_up(pipeline, STREAM[moment:], cuts)
-    assert told(before + after) == told(alerts)
+    assert contents(before + after) == contents(alerts)
     assert held(end) == held(end_state)
 
 
 @settings(max_examples=8, deadline=None)
 @given(moments, moments, polls)
-def test_what_was_told_before_is_replayed_in_silence(
+def test_what_was_sent_before_is_replayed_in_silence(
     alerts: list[Alert], end_state: PartitionState, one: int, two: int, cuts: list[int]
 ) -> None:
     moment, committed = sorted((one, two))
     state = cut_up(make_pipeline(), STREAM[:moment])[3]
-    told_before = run(STREAM[:committed])
+    sent_before = run(STREAM[:committed])
     pipeline = make_pipeline()
     pipeline.restore(WHERE, through_bytes(state), live_from=committed)
     after, _, offsets, end = cut_up(pipeline, STREAM[moment:], cuts)
-    assert told(told_before + after) == told(alerts)
+    assert contents(sent_before + after) == contents(alerts)
     assert held(end) == held(end_state)
     assert all(offset > committed for offset in offsets)
 
@@ -335,7 +335,7 @@ def test_a_replay_from_nothing_is_silent_up_to_the_committed_offset(alerts: list
     committed = 300
     pipeline = make_pipeline()
     pipeline.restore(WHERE, None, live_from=committed)
-    assert told(run(STREAM[:committed]) + cut_up(pipeline, STREAM)[0]) == told(alerts)
+    assert contents(run(STREAM[:committed]) + cut_up(pipeline, STREAM)[0]) == contents(alerts)
 
 
 def test_a_restore_ends_when_the_committed_offset_is_reached() -> None:
@@ -365,7 +365,7 @@ def test_a_state_holds_what_was_due_and_not_yet_evaluated(alerts: list[Alert]) -
     outputs = waiting.step([], 0.0, capture=[WHERE])
     pipeline = make_pipeline()
     pipeline.restore(WHERE, outputs.captured[WHERE], live_from=200)
-    assert told(outputs.alerts + cut_up(pipeline, STREAM[200:])[0]) == told(alerts)
+    assert contents(outputs.alerts + cut_up(pipeline, STREAM[200:])[0]) == contents(alerts)
 
 
 def test_a_state_is_a_copy_that_later_messages_do_not_change() -> None:
@@ -393,7 +393,7 @@ def test_partitions_have_states_of_their_own(alerts: list[Alert]) -> None:
     assert pipeline.intake.partitions() == [("epochs", 1)]
     rest = pipeline.step(other[250:], 0.0, flush=True).alerts
     once = {str(alert.alert_id): alert for alert in first + outputs.alerts + rest}
-    assert told(list(once.values())) == told(alerts)
+    assert contents(list(once.values())) == contents(alerts)
 
 
 def test_what_waits_of_a_partition_that_went_is_not_evaluated() -> None:
@@ -590,7 +590,7 @@ def test_an_evaluation_that_fails_is_counted_and_the_next_one_tries_again(
 
 def test_a_k_that_is_not_a_number_loses_that_star_alone(alerts: list[Alert]) -> None:
     pipeline = make_pipeline(FaultyScorer("score", star="quiet"))
-    assert told(pipeline.step(STREAM, 0.0, flush=True).alerts) == told(alerts)
+    assert contents(pipeline.step(STREAM, 0.0, flush=True).alerts) == contents(alerts)
 
 
 def test_where_every_evaluation_fails_the_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:

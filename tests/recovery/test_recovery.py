@@ -49,17 +49,17 @@ def alert(star: str, mjd: float, state: str = "new", **changes) -> dict:
 @pytest.fixture
 def files(tmp_path):
     def write(events: list[dict], alerts: list[dict]):
-        truth, told = tmp_path / "truth.jsonl", tmp_path / "alerts.jsonl"
+        truth, saved = tmp_path / "truth.jsonl", tmp_path / "alerts.jsonl"
         truth.write_text("".join(json.dumps(line) + "\n" for line in [RUN, *events]))
-        told.write_text("".join(json.dumps(line) + "\n" for line in alerts))
-        return truth, told
+        saved.write_text("".join(json.dumps(line) + "\n" for line in alerts))
+        return truth, saved
 
     return write
 
 
 def compared(files, events, alerts, **options) -> dict:
-    truth, told = files(events, alerts)
-    return report(read_truth(truth), read_alerts(str(told)), **options)
+    truth, saved = files(events, alerts)
+    return report(read_truth(truth), read_alerts(str(saved)), **options)
 
 
 class TestEfficiency:
@@ -147,8 +147,8 @@ class TestLatency:
 
 class TestSources:
     def test_an_alert_that_came_twice_counts_once(self, files):
-        _, told = files([], [alert("a", T0), alert("a", T0)])
-        assert len(list(read_alerts(str(told)))) == 1
+        _, saved = files([], [alert("a", T0), alert("a", T0)])
+        assert len(list(read_alerts(str(saved)))) == 1
 
     def test_avro_containers(self, tmp_path):
         schema = {
@@ -189,14 +189,14 @@ class TestCommand:
         return run(parser.parse_args(list(map(str, arguments))))
 
     def test_table_and_json_and_figure(self, files, tmp_path, capsys):
-        truth, told = files([event("a"), event("b")], [alert("a", T0), alert("x", T0)])
+        truth, saved = files([event("a"), event("b")], [alert("a", T0), alert("x", T0)])
         picture = tmp_path / "r.png"
-        assert self.run(truth, told, "--plot", picture) == 0
+        assert self.run(truth, saved, "--plot", picture) == 0
         table = capsys.readouterr().out
         assert "50.0 %" in table
         assert "false alarms: 1 of 1 stars" in table
         assert picture.read_bytes().startswith(b"\x89PNG")
-        assert self.run(truth, told, "--json") == 0
+        assert self.run(truth, saved, "--json") == 0
         assert json.loads(capsys.readouterr().out)["events"]["injected"]["found"] == 1
 
 

@@ -15,14 +15,14 @@ PATIENCE_S = 30.0
 
 
 class Brokers:
-    """Gives ids of topics, and counts how often it was asked."""
+    """Gives ids of topics, and counts how often they were read."""
 
     def __init__(self) -> None:
         self.ids = {"epochs": "one", "other": "two"}
-        self.asked = 0
+        self.reads = 0
 
     def __call__(self, _: object) -> dict[str, str]:
-        self.asked += 1
+        self.reads += 1
         return dict(self.ids)
 
 
@@ -46,26 +46,26 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def asked_again(brokers: Brokers) -> None:
+def read_again(brokers: Brokers) -> None:
     """Wait until an answer that was given from now on has been noted."""
-    before = brokers.asked
-    until(lambda: brokers.asked > before + 1)
+    before = brokers.reads
+    until(lambda: brokers.reads > before + 1)
 
 
 def test_a_topic_made_anew_is_an_error(watch: TopicWatch, brokers: Brokers) -> None:
     watch.check()
     brokers.ids["epochs"] = "three"
-    asked_again(brokers)
+    read_again(brokers)
     with pytest.raises(StateError, match=r"epochs was deleted and made anew.*kafka\.group_id"):
         watch.check()
 
 
 def test_no_answer_and_topics_of_others_are_none(watch: TopicWatch, brokers: Brokers) -> None:
     brokers.ids = {"other": "three"}
-    asked_again(brokers)
+    read_again(brokers)
     assert watch.id_of("epochs") == "one"
     brokers.ids = {"epochs": "one", "other": "four"}
-    asked_again(brokers)
+    read_again(brokers)
     watch.check()
     assert (watch.id_of("epochs"), watch.id_of("other")) == ("one", "")
 

@@ -1,4 +1,4 @@
-"""The watchdog tells of a loop that hangs, once, and ends a process that stays stuck."""
+"""The watchdog reports a loop that hangs, once, and ends a process that stays stuck."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from broker_filter.decode.avro.primitives import write_long
 from broker_filter.decode.avro.schema import AvroType, WriterSchema
-from broker_filter.decode.avro.skip import Sizes
+from broker_filter.decode.avro.skip import ItemSizes
 
 __all__ = ["MAX_COMPILED_BYTES", "MAX_PATTERN_BYTES", "Patterns", "branch_tag", "joined"]
 
@@ -55,11 +55,11 @@ class Patterns:
     Parameters
     ----------
     schema : WriterSchema
-    sizes : Sizes
+    sizes : ItemSizes
         Of the same schema.
     """
 
-    def __init__(self, schema: WriterSchema, sizes: Sizes) -> None:
+    def __init__(self, schema: WriterSchema, sizes: ItemSizes) -> None:
         self._schema, self._sizes = schema, sizes
         self._named: dict[str, bytes | None] = {}
         self._left, self._named_left = MAX_COMPILED_BYTES, _MAX_NAMED_BYTES

@@ -33,7 +33,7 @@ _ALL: Oldest = {}
 
 
 class RecordReader:
-    """Reads what one selection wants of records of one schema.
+    """Reads the fields of one selection from records of one schema.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from broker_filter.decode.avro.block import Block
 from broker_filter.decode.avro.pattern import Patterns, branch_tag, joined
 from broker_filter.decode.avro.schema import AvroType, WriterSchema
-from broker_filter.decode.avro.skip import Sizes, Skip, Skips, read_branch
+from broker_filter.decode.avro.skip import ItemSizes, Skip, Skips, read_branch
 from broker_filter.decode.avro.values import NULL, Value, any_branch, value_of
 from broker_filter.decode.selection import Leaf
 
@@ -136,7 +136,7 @@ class Fields:
 
     def __init__(self, schema: WriterSchema) -> None:
         self._schema = schema
-        self.sizes = Sizes(schema)
+        self.sizes = ItemSizes(schema)
         self._patterns = Patterns(schema, self.sizes)
         self.skips = Skips(schema, self.sizes, self._to_compile)
 
@@ -147,16 +147,16 @@ class Fields:
         """Whether a field of this type can be part of an expression."""
         return self._patterns.of(avro_type) is not None
 
-    def runs(self, fields: Sequence[Mapping[str, Any]], wants: Mapping[str, Leaf]) -> list[Run]:
+    def runs(self, fields: Sequence[Mapping[str, Any]], leaves: Mapping[str, Leaf]) -> list[Run]:
         """As many runs as it takes, where the expression of all fields in one would be too long."""
-        whole = self.run(fields, wants)
+        whole = self.run(fields, leaves)
         half = len(fields) // 2
         if whole.pattern is not None or not half or not self.has_pattern(fields[0]["type"]):
             return [whole]
-        return self.runs(fields[:half], wants) + self.runs(fields[half:], wants)
+        return self.runs(fields[:half], leaves) + self.runs(fields[half:], leaves)
 
     def item(
-        self, items: AvroType, wants: Mapping[str, Leaf], alone: Collection[str] = ()
+        self, items: AvroType, leaves: Mapping[str, Leaf], alone: Collection[str] = ()
     ) -> Run | None:
         """Make the run that is a whole item of a list; None where an item is not as simple.
 
@@ -166,16 +166,16 @@ class Fields:
         if not self.has_pattern(items) or isinstance(definition, str):
             return None
         if kind == "record" and isinstance(definition, Mapping):
-            return self._run(list(self._stretches(definition["fields"], wants, alone)))
+            return self._run(list(self._stretches(definition["fields"], leaves, alone)))
         if not isinstance(definition, list) or len(definition) != 2 or "null" not in definition:
             return None
         present = 1 - definition.index("null")
-        inner = self.item(definition[present], wants, alone)
+        inner = self.item(definition[present], leaves, alone)
         return None if inner is None else _nullable(inner, present)
 
-    def run(self, fields: Sequence[Mapping[str, Any]], wants: Mapping[str, Leaf]) -> Run:
+    def run(self, fields: Sequence[Mapping[str, Any]], leaves: Mapping[str, Leaf]) -> Run:
         """Make the run of these fields of a record, of which some are wanted as leaves."""
-        return self._run([self._step(field, wants) for field in fields])
+        return self._run([self._step(field, leaves) for field in fields])
 
     def _run(self, steps: Sequence[_Step]) -> Run:
         return Run(
@@ -184,13 +184,13 @@ class Fields:
             _one_by_one([(step.part, list(map(self.skips.of, step.types))) for step in steps]),
         )
 
-    def _step(self, field: Mapping[str, Any], wants: Mapping[str, Leaf]) -> _Step:
-        return _Step(self._single(field, wants.get(field["name"])), [field["type"]])
+    def _step(self, field: Mapping[str, Any], leaves: Mapping[str, Leaf]) -> _Step:
+        return _Step(self._single(field, leaves.get(field["name"])), [field["type"]])
 
     def _stretches(
         self,
         fields: Sequence[Mapping[str, Any]],
-        wants: Mapping[str, Leaf],
+        leaves: Mapping[str, Leaf],
         alone: Collection[str],
     ) -> Iterator[_Step]:
         """Fields one by one, but for stretches of one fixed size, which are made blocks."""
@@ -199,7 +199,7 @@ class Fields:
             return None if field["name"] in alone else self._fixed(field)
 
         for fixed, group in groupby(fields, kind):
-            steps = [self._step(field, wants) for field in group]
+            steps = [self._step(field, leaves) for field in group]
             yield from steps if fixed is None else _blocked(steps, *fixed)
 
     def _fixed(self, field: Mapping[str, Any]) -> tuple[Value, int | None] | None:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from broker_filter.decode.avro.primitives import forward, read_long
 from broker_filter.decode.avro.schema import AvroType, WriterSchema
 
-__all__ = ["Sizes", "Skip", "Skips", "block_head", "read_branch"]
+__all__ = ["ItemSizes", "Skip", "Skips", "block_head", "read_branch"]
 
 Skip: TypeAlias = Callable[[bytes, int], int]
 """From where a value begins to where it ends.
@@ -25,7 +25,7 @@ Raises IndexError where the bytes end before, ValueError where they cannot be su
 _SIZES: Final[Mapping[str, int]] = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 
-class Sizes:
+class ItemSizes:
     """Finds the types of one schema whose values all take the same number of bytes.
 
     Parameters
@@ -61,7 +61,7 @@ class Skips:
     Parameters
     ----------
     schema : WriterSchema
-    sizes : Sizes
+    sizes : ItemSizes
         Of the same schema.
     pattern_of : callable
         Regular expression of a type, where it has one: items of arrays are matched against it.
@@ -70,7 +70,7 @@ class Skips:
     def __init__(
         self,
         schema: WriterSchema,
-        sizes: Sizes,
+        sizes: ItemSizes,
         pattern_of: Callable[[AvroType], bytes | None] = lambda _: None,
     ) -> None:
         self._schema, self._sizes, self._pattern_of = schema, sizes, pattern_of

@@ -41,7 +41,7 @@ class Survey:
     schema_name : str
         Regular expression of the full name of the packet's schema; empty where it has none.
     outline : frozenset of str
-        Fields that tell its packets apart where the schema's name says nothing (JSON, Parquet);
+        Fields that identify its packets where the schema's name says nothing (JSON, Parquet);
         empty where they are never such.
     event_time : mapping of (str, str) to TimeSystem
         Where a packet holds the time of the exposure that triggered it, for a replay in order of

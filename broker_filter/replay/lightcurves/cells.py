@@ -40,7 +40,7 @@ def flag_values(name: str, cells: Sequence[str]) -> NDArray[np.uint32]:
     Parameters
     ----------
     name : str
-        By which ``good`` and ``use`` are told from ``bad`` and ``flag``.
+        By which ``good`` and ``use`` differ from ``bad`` and ``flag``.
     cells : sequence of str, length n
 
     Returns

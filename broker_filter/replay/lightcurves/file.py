@@ -52,7 +52,7 @@ __all__ = ["AB_ZERO_POINT", "LightCurve", "point_to_point_scatter", "read_lightc
 MJD_RANGE: Final = (40_000.0, 100_000.0)  # 1968 to 2132
 GAIA_TIME: Final = TimeSystem(
     "BJD - 2455197.5", 2455197.5, "TDB"
-)  # TCB, 20 s ahead, is not told apart
+)  # TCB, 20 s ahead, is not distinguished
 
 _BAND: Final = re.compile(r"[UBVRIJHKugrizyL]|Ks|[FWZ]\d{3}")
 _SPACECRAFT: Final = re.compile(r".*sap.*|cadenceno|timecorr")

@@ -27,7 +27,7 @@ _TOGETHER: Final = re.compile(
     r"(obs|exp|mid)(?=mjd|jd|hjd|time)|(?<=jd)(?=tai|utc|tdb|obs|mid|date)"
 )
 
-# Files that carry no name for their time column, but whose own name tells its maker.
+# Files that carry no name for their time column, but whose own name shows its maker.
 _MAKERS: Final = (
     (re.compile(r"ulwdc1_"), "BJD"),  # Roman (WFIRST) microlensing data challenge
     (re.compile(r"tic[ _-]?\d|tess", re.IGNORECASE), "BTJD"),

@@ -68,7 +68,7 @@ LABELS = {
     "sumi_2011_tuned": "Sumi, re-tuned",
     "mroz_2017_tuned": "Sumi and Mroz, re-tuned",
     "snr2_ge_25": "ceiling: signal-to-noise of 5",
-    "known_template": "ceiling: parameters told",
+    "known_template": "ceiling: parameters known",
     "own": "events",
     "ungated": "events, no gate",
     "blended": "events, blended gate",

@@ -6,8 +6,8 @@ Each cut asks for a statistic and for N consecutive epochs more than 3 sigma abo
 - Sumi et al. 2011, Nature 473, 349: chi3+ >= 80, N >= 3;
 - Mroz et al. 2017, Nature 548, 183: chi3+ >= 32, N >= 3;
 
-where chi3+ is the sum of (F - baseline) / sigma over such a run. An oracle tells the true
-parameters of events, as in Smyth et al. 2026: delta chi2 is that of the true model, and the
+where chi3+ is the sum of (F - baseline) / sigma over such a run. The true parameters of
+events are given, as in Smyth et al. 2026: delta chi2 is that of the true model, and the
 baseline is fitted beside it, with its error as prior. Noise has no true parameters: it is searched
 with a bank of events whose source flux is free, and the best fit counts.
 """
@@ -102,7 +102,7 @@ CUTS = {
 
 
 def event_statistics(curves: Curves, *, days: float) -> CutStatistics:
-    """The cuts' statistics of events whose true parameters an oracle tells.
+    """The cuts' statistics of events whose true parameters are given.
 
     Parameters
     ----------

@@ -92,7 +92,7 @@ class ExactEvidence:
     templates : int
         Templates drawn from the prior, shared by all curves; a multiple of 8.
     adapted : int
-        Templates of each further round, drawn where the curve wants them.
+        Templates of each further round, drawn where the curve needs them.
     rounds : int
         Most of these.
     target : float

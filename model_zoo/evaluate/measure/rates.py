@@ -79,7 +79,7 @@ def roc(events: Floats, noise: Floats, points: int = 80) -> dict[str, Any]:
 
 
 def known_template_roc(snr: Floats, n_noise: int, points: int = 80) -> dict[str, Any]:
-    """ROC of the likelihood ratio for an oracle that is told the parameters of each curve.
+    """ROC of the likelihood ratio for an oracle that knows the parameters of each curve.
 
     It is the ceiling of every detector, for none knows more: on an event of signal-to-noise s the
     log of the ratio is distributed as N(s^2 / 2, s^2), and on noise as N(-s^2 / 2, s^2).

@@ -50,7 +50,7 @@ class Looks:
     """Looks at streams, in the order of streams and time; every field has shape (n,).
 
     ``stream`` is the row of the stream, ``epochs`` the number of epochs seen by then, ``day`` that
-    of the last one, ``log10_k`` what the network says (zero before it was asked).
+    of the last one, ``log10_k`` that of the network (zero before its first evaluation).
     """
 
     stream: NDArray[np.int64]

@@ -315,7 +315,7 @@ def _as_percent(share: float | None) -> str:
 
 
 def _processor() -> str:
-    """Name of the processor, where the system tells."""
+    """Name of the processor, where the system gives it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
