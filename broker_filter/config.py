@@ -502,6 +502,12 @@ class AlertSettings(BaseModel):
     stars: int | None = Field(
         default=None, ge=1, description="number of stars in the stream, for the budget"
     )
+    bands: int = Field(
+        default=1,
+        ge=1,
+        le=100,
+        description="bands in which each of these stars is observed, for the budget",
+    )
     prior_odds: float = Field(
         default=1e-6, gt=0, le=1, description="odds of an event in one window, before any data"
     )

@@ -4,14 +4,16 @@ One certified K obeys P(K >= k | no event) <= 1/k, at any moment that the data t
 window that is certified again and again has more chances to be wrong, so certification j is charged
 by the weight 1 / (j (j + 1)). These weights sum to one: over all certifications of one window
 together the bound holds as for a single one. They are spaced by growth of the network's K, so that
-they stay few.
+they stay few. Once the network's K has fallen below the trigger the last certificate is void, but
+it still counts: looks at one window do not begin anew. A certificate of another window says nothing
+of the one that has taken its place.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -47,7 +49,7 @@ class Certification:
     count : int
         Which certification of that window it is, from 1.
     network_log10_k : float
-        log10 K of the network at that moment.
+        log10 K of the network at that moment; minus infinity once it has fallen since.
     log10_k, log10_k_error, effective_sample_size : float
         The certificate.
     """
@@ -63,6 +65,16 @@ class Certification:
     def charged(self) -> float:
         """What the certificate may claim: log10 of K / (j (j + 1))."""
         return self.log10_k - math.log10(self.count * (self.count + 1))
+
+    @property
+    def voided(self) -> Certification:
+        """The same after the network's K has fallen: it counts, and the next one is due."""
+        return replace(self, network_log10_k=-math.inf)
+
+    @property
+    def is_void(self) -> bool:
+        """Whether it counts alone, and claims nothing any more."""
+        return self.network_log10_k == -math.inf
 
 
 def is_due(last: Certification | None, log10_k: float, window_start: float) -> bool:

@@ -71,17 +71,19 @@ def make_rule(settings: AlertSettings, *, card_threshold: float, window_days: fl
     if settings.log10_k is not None:
         threshold = settings.log10_k
     elif settings.stars is not None and settings.false_alarms_per_night is not None:
-        threshold = budget_threshold(settings.stars, settings.false_alarms_per_night, window_days)
+        windows = settings.stars * settings.bands
+        threshold = budget_threshold(windows, settings.false_alarms_per_night, window_days)
     else:
         threshold = card_threshold
     certified = settings.decide_on == "certified"
     return Rule(threshold, settings.trigger_log10_k if certified else None)
 
 
-def budget_threshold(stars: int, false_alarms_per_night: float, window_days: float) -> float:
+def budget_threshold(windows: int, false_alarms_per_night: float, window_days: float) -> float:
     """The certified log10 K that keeps to a budget of false alarms.
 
     A window moves on after a quarter of its length T, and each has one chance of at most 1/k, so
-    that N stars give at most N / (k T / 4) false alarms a day.
+    that N of them at a time give at most N / (k T / 4) false alarms a day. A star has a window in
+    each of its bands.
     """
-    return math.log10(stars / (false_alarms_per_night * window_days / 4))
+    return math.log10(windows / (false_alarms_per_night * window_days / 4))

@@ -27,6 +27,7 @@ from broker_filter.inference.matched_filter import LensScan
 from broker_filter.inference.noise_family import NoiseFamily
 from broker_filter.inference.population import (
     LENS,
+    Bend,
     LensBox,
     Mixture,
     effective,
@@ -53,6 +54,8 @@ FEW_SAMPLES = 20
 
 ROUNDS, ROUND = 16, 300
 LAST_LEAST, LAST_MOST = 600, 2500
+WORTH_IT = 0.6  # size of a last round, in all samples so far, from which on another round is better
+STEEPEST = 3.0  # slope of a `Bend`; more is at the edge of the prior
 ADAPT_SAMPLES = 150.0  # effective ones that a mixture is fitted to
 STARTS, APART = 8, 0.3
 MODES, MODES_DEEP = 4, 15.0
@@ -106,22 +109,17 @@ class Fitter:
     ----------
     prior : BoxPrior
         t0 in days after a fit's ``t_start``.
-    samples : int
-        Of the posterior that a fit gives.
     family : NoiseFamily, optional
         Constant stars against which fits have a robust K as well.
     """
 
-    def __init__(
-        self, prior: BoxPrior, *, samples: int = 1000, family: NoiseFamily | None = None
-    ) -> None:
-        self._prior, self._box, self._samples = prior, LensBox(prior), samples
-        self._family = family
+    def __init__(self, prior: BoxPrior, *, family: NoiseFamily | None = None) -> None:
+        self._prior, self._box, self._family = prior, LensBox(prior), family
         self._scan = LensScan()
 
     @torch.inference_mode()
     def __call__(
-        self, epochs: StarEpochs, t_start: float, starts: Tensor, seed: int
+        self, epochs: StarEpochs, t_start: float, starts: Tensor, seed: int, *, samples: int = 1000
     ) -> Fit | NotFitted:
         """Fit one star.
 
@@ -134,6 +132,8 @@ class Fitter:
             Where the event may be, as the flow has it; may be empty.
         seed : int
             The same seed gives the same fit.
+        samples : int
+            Of the posterior.
         """
         epochs = _usable(epochs)
         if len(epochs) < LEAST_EPOCHS:
@@ -142,12 +142,12 @@ class Fitter:
         problem = _Problem(Likelihood(epochs, t_start, self._prior), self._box)
         candidates = self._candidates(problem.likelihood, starts, draw)
         modes = climb(problem.likelihood, self._box, _chosen(problem, candidates))
-        mixture = _first_mixture(candidates, modes, draw)
+        mixture = _first_mixture(candidates, modes, self._bend(modes), draw)
         seen = _adapted(problem, mixture, draw)
         last = _last_round(problem, seen, draw)
         if not bool(torch.isfinite(last).any()):
             return NotFitted("not fitted: no lens of the prior has a finite likelihood")
-        fit = self._fit(problem, epochs, t_start, modes, seen, last, draw)
+        fit = _fit(problem, epochs, t_start, modes, seen, last, samples, draw)
         return replace(fit, robust=self._robust(problem, seen, draw))
 
     def _robust(self, problem: _Problem, seen: _Seen, draw: torch.Generator) -> RobustK | None:
@@ -169,56 +169,52 @@ class Fitter:
         finite = starts[torch.isfinite(starts).all(1), :LENS].double().cpu()
         return torch.cat([self._box.z(finite), self._box.z(templates), prior])
 
-    def _fit(
-        self,
-        problem: _Problem,
-        epochs: StarEpochs,
-        t_start: float,
-        modes: Modes,
-        seen: _Seen,
-        last: Tensor,
-        draw: torch.Generator,
-    ) -> Fit:
-        likelihood = problem.likelihood
-        z = seen.z[_resampled(seen.log_weight.softmax(0), self._samples, draw)]
-        theta = self._box.theta(z)
-        f_s = likelihood.draw_f_s(theta, draw)
-        best = self._most_likely(problem, seen, modes)
-        curve = likelihood.best_curve(best)
-        main = int(curve.snr.argmax())
-        weight = last.softmax(0)
-        n, effective_n = len(last), effective(weight)
-        free = _free_parameters(likelihood)
-        chi2 = float(curve.residual.square().sum())
-        freedom = max(len(epochs) - free, 1)
-        reason = (
-            ""
-            if effective_n >= ENOUGH_SAMPLES
-            else (f"{effective_n:.0f} effective samples of {ENOUGH_SAMPLES} needed")
-        )
-        return Fit(
-            t_start=t_start,
-            samples=torch.cat([theta, f_s[:, main, None]], 1).float().numpy(),
-            sources=_source_fits(likelihood, epochs, curve),
-            f_s=f_s.float().numpy(),
-            log10_k=(float(last.logsumexp(0)) - math.log(n)) / LN_10,
-            log10_k_error=_error_dex(effective_n, n),
-            effective_sample_size=effective_n,
-            converged=not reason,
-            reason=reason,
-            best=torch.cat([best, curve.f_s[main, None]]).numpy(),
-            chi2=chi2,
-            degrees_of_freedom=freedom,
-            p_value=_chi2_tail(chi2, freedom),
-            autocorrelation=_autocorrelation(curve.residual, likelihood.source),
-        )
 
-    def _most_likely(self, problem: _Problem, seen: _Seen, modes: Modes) -> Tensor:
-        """Maximum of the likelihood: a climb from the best of modes and samples."""
-        ratio = seen.log_target - prior_log_density(seen.z)
-        z = torch.cat([modes.z[modes.height.argmax()][None], seen.z[ratio.topk(3).indices]])
-        found = climb(problem.likelihood, self._box, z, prior=1e-6, steps=30)
-        return self._box.theta(found.z[found.height.argmax()])
+def _fit(
+    problem: _Problem,
+    epochs: StarEpochs,
+    t_start: float,
+    modes: Modes,
+    seen: _Seen,
+    last: Tensor,
+    samples: int,
+    draw: torch.Generator,
+) -> Fit:
+    """All that a fit says; ``last`` has the log weights of the last round."""
+    likelihood, box = problem.likelihood, problem.box
+    theta = box.theta(seen.z[_resampled(seen.log_weight.softmax(0), samples, draw)])
+    f_s = likelihood.draw_f_s(theta, draw)
+    best = _most_likely(problem, seen, modes)
+    curve = likelihood.best_curve(best)
+    main = int(curve.snr.argmax())
+    n, size = len(last), effective(last.softmax(0))
+    enough = size >= ENOUGH_SAMPLES
+    chi2 = float(curve.residual.square().sum())
+    freedom = max(len(epochs) - _free_parameters(likelihood), 1)
+    return Fit(
+        t_start=t_start,
+        samples=torch.cat([theta, f_s[:, main, None]], 1).float().numpy(),
+        sources=_source_fits(likelihood, epochs, curve),
+        f_s=f_s.float().numpy(),
+        log10_k=(float(last.logsumexp(0)) - math.log(n)) / LN_10,
+        log10_k_error=_error_dex(size, n),
+        effective_sample_size=size,
+        converged=enough,
+        reason="" if enough else f"{size:.0f} effective samples, {ENOUGH_SAMPLES} are needed",
+        best=torch.cat([best, curve.f_s[main, None]]).numpy(),
+        chi2=chi2,
+        degrees_of_freedom=freedom,
+        p_value=_chi2_tail(chi2, freedom),
+        autocorrelation=_autocorrelation(curve.residual, likelihood.source),
+    )
+
+
+def _most_likely(problem: _Problem, seen: _Seen, modes: Modes) -> Tensor:
+    """Maximum of the likelihood, shape (4,): a climb from the best of modes and samples."""
+    ratio = seen.log_target - prior_log_density(seen.z)
+    z = torch.cat([modes.z[modes.height.argmax()][None], seen.z[ratio.topk(2).indices]])
+    found = climb(problem.likelihood, problem.box, z, prior=1e-6, steps=20)
+    return problem.box.theta(found.z[found.height.argmax()])
 
 
 def _usable(epochs: StarEpochs) -> StarEpochs:
@@ -255,16 +251,17 @@ def _chosen(problem: _Problem, candidates: Tensor) -> Tensor:
     return torch.stack(chosen)
 
 
-def _first_mixture(candidates: Tensor, modes: Modes, draw: torch.Generator) -> Mixture:
+def _first_mixture(candidates: Tensor, modes: Modes, bend: Bend, draw: torch.Generator) -> Mixture:
     """Around all candidates, and around the maxima (Laplace's approximation)."""
     n = len(candidates)
-    wide = Mixture.fit(candidates, torch.full((n,), 1 / n, dtype=torch.float64), draw)
+    wide = Mixture.fit(candidates, torch.full((n,), 1 / n, dtype=torch.float64), bend, draw)
     volume = 0.5 * torch.logdet(modes.covariance)
     mass = modes.height + volume
     kept = mass > mass.max() - MODES_DEEP
     share = (0.3 * mass[kept]).softmax(0)
-    root = torch.linalg.cholesky(1.5 * modes.covariance[kept])
-    return wide.joined(Mixture(share, modes.z[kept], root), 0.6)
+    covariance = bend.straight_covariance(modes.z[kept], 1.5 * modes.covariance[kept])
+    centre, root = bend.straight(modes.z[kept]), torch.linalg.cholesky(covariance)
+    return wide.joined(Mixture(share, centre, root, bend), 0.6)
 
 
 def _adapted(problem: _Problem, mixture: Mixture, draw: torch.Generator) -> _Seen:
@@ -272,7 +269,7 @@ def _adapted(problem: _Problem, mixture: Mixture, draw: torch.Generator) -> _See
     seen = _Seen()
     for _ in range(ROUNDS):
         _round(problem, seen, mixture, ROUND, draw)
-        if _share(seen) * LAST_LEAST >= WANTED_SAMPLES * 1.25:
+        if _needed(seen) <= max(LAST_LEAST, WORTH_IT * len(seen.z)):
             break
         mixture = _next_mixture(seen, draw)
     return seen
@@ -295,14 +292,19 @@ def _share(seen: _Seen) -> float:
     return effective(log_weight.softmax(0)) / n
 
 
+def _needed(seen: _Seen) -> float:
+    """Samples of a last round that gives enough effective ones, from the share of this one."""
+    return 1.5 * WANTED_SAMPLES / max(_share(seen), 1e-6)
+
+
 def _next_mixture(seen: _Seen, draw: torch.Generator) -> Mixture:
-    return Mixture.fit(seen.z, tempered(seen.log_weight, ADAPT_SAMPLES), draw)
+    bend = seen.proposals[-1][0].bend
+    return Mixture.fit(seen.z, tempered(seen.log_weight, ADAPT_SAMPLES), bend, draw)
 
 
 def _last_round(problem: _Problem, seen: _Seen, draw: torch.Generator) -> Tensor:
     """Log weights of fresh samples, as many as the last round of adaptation calls for."""
-    n = math.ceil(1.5 * WANTED_SAMPLES / max(_share(seen), 1e-6))
-    n = min(max(n, LAST_LEAST), LAST_MOST)
+    n = int(min(max(_needed(seen), LAST_LEAST), LAST_MOST))
     return _round(problem, seen, _next_mixture(seen, draw), n, draw)
 
 

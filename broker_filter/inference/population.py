@@ -17,7 +17,7 @@ from torch import Tensor
 from broker_filter.inference.flow_sampler import LN_2_PI
 from broker_filter.inference.prior import BoxPrior
 
-__all__ = ["LensBox", "Mixture", "effective", "prior_log_density", "tempered"]
+__all__ = ["Bend", "LensBox", "Mixture", "effective", "prior_log_density", "tempered"]
 
 LENS = 4  # parameters of a lens: those of the prior without f_s
 EDGE = 1e-6  # nearest that a start may come to the edge of the box, as a share of it
@@ -46,6 +46,51 @@ class LensBox:
         return self._width * (-0.5 * (z.square() + LN_2_PI)).exp()
 
 
+@dataclass(frozen=True, slots=True)
+class Bend:
+    """Coordinates w in which lenses of the same duration lie straight.
+
+    A posterior follows what the epochs show, how long the event lasts: about tE sqrt(u0^2 + rho^2)
+    with any u0. In z that is a bent ridge, and in w = z + (0, 0, bend log10 sqrt(u0^2 + rho^2), 0)
+    one that Gaussians can follow. The map keeps volumes, so that densities are the same in both.
+
+    Parameters
+    ----------
+    box : LensBox
+    slope : float
+        dz / d log10 tE.
+    """
+
+    box: LensBox
+    slope: float
+
+    def straight(self, z: Tensor) -> Tensor:
+        """The coordinates w of z."""
+        return self._moved(z, self.slope)
+
+    def bent(self, w: Tensor) -> Tensor:
+        """The coordinates z of w."""
+        return self._moved(w, -self.slope)
+
+    def straight_covariance(self, z: Tensor, covariance: Tensor) -> Tensor:
+        """Covariances in w of small ones around z, shape (k, 4, 4)."""
+        theta = self.box.theta(z)
+        u0, rho = theta[:, 1], 10 ** theta[:, 3]
+        share = self.slope / (u0.square() + rho.square())
+        by_z = self.box.slope(z)
+        turn = torch.eye(LENS, dtype=z.dtype).repeat(len(z), 1, 1)
+        turn[:, 2, 1] = share * u0 / math.log(10) * by_z[:, 1]
+        turn[:, 2, 3] = share * rho.square() * by_z[:, 3]
+        return turn @ covariance @ turn.mT
+
+    def _moved(self, z: Tensor, slope: float) -> Tensor:
+        theta = self.box.theta(z)
+        size = 0.5 * (theta[..., 1].square() + 100 ** theta[..., 3]).log10()
+        moved = z.clone()
+        moved[..., 2] += slope * size
+        return moved
+
+
 def prior_log_density(z: Tensor) -> Tensor:
     """Natural log of the prior's density in z, shape (...)."""
     return -0.5 * (z.square() + LN_2_PI).sum(-1)
@@ -70,33 +115,36 @@ class Mixture:
     centre : Tensor, shape (M, d)
     cholesky : Tensor, shape (M, d, d)
         Lower triangular roots of the covariances.
+    bend : Bend
+        Of the coordinates in which they are Gaussians.
     prior_share : float
     """
 
     share: Tensor
     centre: Tensor
     cholesky: Tensor
+    bend: Bend
     prior_share: float = 0.1
 
-    WIDE_SHARE: ClassVar[float] = 0.15
-    WIDE: ClassVar[float] = 2.5
-    COMPONENTS: ClassVar[int] = 8
-    EM_STEPS: ClassVar[int] = 4
+    WIDE_SHARE: ClassVar[float] = 0.4
+    WIDE: ClassVar[float] = 2.0
+    COMPONENTS: ClassVar[int] = 12
+    EM_STEPS: ClassVar[int] = 6
 
     @classmethod
-    def fit(cls, z: Tensor, weight: Tensor, draw: torch.Generator) -> Mixture:
+    def fit(cls, z: Tensor, weight: Tensor, bend: Bend, draw: torch.Generator) -> Mixture:
         """Fit samples, shape (n, d), by expectation maximisation; `weight` sums to one.
 
         Each component's covariance is drawn towards that of all samples, the more the fewer it
         has.
         """
         kept = weight > 1e-9 * weight.max()
-        z, weight = z[kept], weight[kept] / weight[kept].sum()
+        z, weight = bend.straight(z[kept]), weight[kept] / weight[kept].sum()
         m, d = cls.COMPONENTS, z.shape[1]
         rows = torch.multinomial(weight, m, replacement=True, generator=draw)
         pooled = _covariance(z, weight[None], (weight @ z)[None]) * m ** (-2 / d)
         share = torch.full((m,), 1 / m, dtype=z.dtype)
-        mixture = cls(share, z[rows], torch.linalg.cholesky(pooled.repeat(m, 1, 1)))
+        mixture = cls(share, z[rows], torch.linalg.cholesky(pooled.repeat(m, 1, 1)), bend)
         for _ in range(cls.EM_STEPS):
             mixture = mixture._maximised(z, weight, pooled)
         return mixture
@@ -105,7 +153,7 @@ class Mixture:
         """Components of both."""
         share = torch.cat([(1 - other_share) * self.share, other_share * other.share])
         centre = torch.cat([self.centre, other.centre])
-        return Mixture(share, centre, torch.cat([self.cholesky, other.cholesky]), self.prior_share)
+        return Mixture(share, centre, torch.cat([self.cholesky, other.cholesky]), self.bend)
 
     def sample(self, n: int, draw: torch.Generator) -> Tensor:
         """Samples, shape (n, d); the prior has its share of them exactly."""
@@ -115,12 +163,12 @@ class Mixture:
         wide = torch.rand(n - first, 1, generator=draw, dtype=torch.float64) < self.WIDE_SHARE
         scaled = noise[first:] * torch.where(wide, self.WIDE, 1.0)
         moved = (self.cholesky[which] @ scaled[:, :, None])[..., 0]
-        return torch.cat([noise[:first], self.centre[which] + moved])
+        return torch.cat([noise[:first], self.bend.bent(self.centre[which] + moved)])
 
     def log_density(self, z: Tensor, n: int) -> Tensor:
         """Natural log of the density of ``n`` samples together, at z, shape (k, d); shape (k,)."""
         share, d = self._first(n) / n, z.shape[1]
-        square = self._square(z)
+        square = self._square(self.bend.straight(z))
         narrow = math.log(1 - self.WIDE_SHARE) - 0.5 * square
         wide = math.log(self.WIDE_SHARE / self.WIDE**d) - 0.5 * square / self.WIDE**2
         part = (self.share.log() - self._norm() - 0.5 * d * LN_2_PI)[:, None]
@@ -140,7 +188,7 @@ class Mixture:
         own = _covariance(z, belongs / mass[:, None], centre)
         share = (mass / mass.sum()).clamp(min=1e-3)
         covariance = (1 - pull) * own + pull * pooled
-        return Mixture(share / share.sum(), centre, torch.linalg.cholesky(covariance))
+        return Mixture(share / share.sum(), centre, torch.linalg.cholesky(covariance), self.bend)
 
     def _square(self, z: Tensor) -> Tensor:
         """Squared distance of each z from each centre in its own metric, shape (M, k)."""

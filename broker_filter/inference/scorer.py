@@ -20,15 +20,16 @@ from torch import Tensor
 
 from broker_filter.inference import zoo
 from broker_filter.inference.buckets import by_bucket
-from broker_filter.inference.certified import Certificate, Certifier
 from broker_filter.inference.evidence import LN_10
+from broker_filter.inference.fit import Fitter
 from broker_filter.inference.flow_sampler import FlowSampler
 from broker_filter.inference.network_input import PADDING, network_input
 from broker_filter.inference.prior import BoxPrior
-from broker_filter.types import WindowBatch
+from broker_filter.types import Fit, NotFitted, StarEpochs, WindowBatch
 
 __all__ = ["Scored", "Scorer"]
 
+FIT_STARTS = 256  # samples of the flow from which a fit starts
 OWN_CHOICE = torch.get_num_threads()  # before anybody changes it
 
 
@@ -79,8 +80,7 @@ class Scorer:
         self._autocast = torch.bfloat16 if precision == "bfloat16" else None
         self._network = zoo.load(entry, device)
         self._sampler = FlowSampler(self._network.estimator)
-        prior = BoxPrior.from_config(entry.config["prior"])
-        self._certifier = Certifier(self._sampler, prior, entry.window_days)
+        self._fitter = Fitter(BoxPrior.from_config(entry.config["prior"]))
         self._buckets = tuple(entry.config["window"]["buckets"])
 
     @torch.inference_mode()
@@ -106,16 +106,36 @@ class Scorer:
         theta, _ = self._sampler(s, samples, [seed])
         return theta[0].cpu().numpy()
 
-    @torch.inference_mode()
-    def certify(self, batch: WindowBatch, scored: Scored, row: int, seed: int) -> Certificate:
-        """Certified K of one window; the same seed gives the same one."""
-        rows = np.array([row])
-        x, baseline_error = self._input(batch, rows, self._bucket(batch.n[row]))
-        s = scored.summary[row : row + 1]
-        return self._certifier(x[0], float(baseline_error[0]), s, seed)
+    def fit(
+        self,
+        epochs: StarEpochs,
+        t_start: float,
+        scored: Scored,
+        row: int,
+        seed: int,
+        *,
+        samples: int = 1000,
+    ) -> Fit | NotFitted:
+        """Fit epochs of a star, starting from what the network finds in one window.
+
+        Parameters
+        ----------
+        epochs : StarEpochs
+            Those of the window, or more.
+        t_start : float, MJD TAI
+            Start of the window.
+        scored, row : Scored, int
+            The window.
+        seed : int
+            The same seed gives the same fit.
+        samples : int
+            Of the posterior.
+        """
+        starts = torch.from_numpy(self.posterior(scored, row, FIT_STARTS, seed))
+        return self._fitter(epochs, t_start, starts, seed, samples=samples)
 
     def warm_up(self) -> None:
-        """Run each shape once, and a certificate, so that the first alert waits for neither.
+        """Run each shape once, and a fit, so that the first alert waits for neither.
 
         Belongs into the thread that will score.
         """
@@ -124,11 +144,7 @@ class Scorer:
             for bucket in self._buckets:
                 x = torch.full((self.chunk, bucket, 3), PADDING, device=self._device)
                 _, s = self._evaluate(x, torch.zeros(self.chunk, device=self._device))
-        self._certifier(x[0], 0.0, s[:1], 0)
-
-    def _bucket(self, n: int) -> int:
-        fits = (size for size in self._buckets if n <= size)
-        return int(next(fits, self._buckets[-1]))
+        self.fit(_constant_star(self.entry.window_days), 0.0, Scored(np.zeros(1), s[:1]), 0, 0)
 
     def _input(
         self, batch: WindowBatch, rows: NDArray[np.int64], bucket: int
@@ -153,3 +169,16 @@ class Scorer:
         with torch.autocast(self._device.type, self._autocast, self._autocast is not None):
             ln_k, s = self._network(x, baseline_error)
         return ln_k, s
+
+
+def _constant_star(days: float) -> StarEpochs:
+    n = 100
+    return StarEpochs(
+        sources=(("", ""),),
+        level=np.ones(1),
+        error=np.full(1, 0.001),
+        mjd_tai=np.linspace(0, days, n),
+        flux=np.ones(n, np.float32),
+        sigma=np.full(n, 0.01, np.float32),
+        source=np.zeros(n, np.int16),
+    )

@@ -48,7 +48,7 @@ from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.batcher import Work
 from broker_filter.state.columns import Column
 from broker_filter.state.partition import PartitionState, damage_of, prefixed
-from broker_filter.types import DeadLetter, Partition, WindowBatch
+from broker_filter.types import DeadLetter, Fit, NotFitted, Partition, WindowBatch
 
 __all__ = ["Assessment", "AssessmentOptions", "Outputs"]
 
@@ -130,6 +130,14 @@ class _Window:
     def last_mjd(self) -> float:
         """Last epoch, MJD TAI."""
         return float(self.batch.mjd_tai[self.row, self.batch.n[self.row] - 1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The certification that counts for a window, and its fit where it was made just now."""
+
+    certification: Certification | None = None
+    fit: Fit | NotFitted | None = None
 
 
 class Assessment:
@@ -283,16 +291,16 @@ class Assessment:
     def _take(self, window: _Window, siblings: _Siblings, times: ProcessingTimes) -> Alert | None:
         """Move the event of one window on; the alert that this gives, if any."""
         try:
-            certification = self._certify(window)
+            look = self._look(window)
         except Exception as error:  # noqa: BLE001  the alert can do without
             self._note_loss(window, error, "certified")
             if self._rule.certified_decides:
                 return None
-            certification = None
+            look = _Look()
         events, key = window.memory.events, window.key
         log10_k = window.log10_k
-        if self._rule.certified_decides and certification is not None:
-            log10_k = certification.charged
+        if self._rule.certified_decides and look.certification is not None:
+            log10_k = look.certification.charged
         event, kind = decide(
             events.get(key),
             log10_k,
@@ -307,9 +315,10 @@ class Assessment:
             return None
         alert = None
         if kind is not None:
-            found = Evaluation(
-                event, kind, window.log10_k, _claim(certification), siblings.of(window.row)
-            )
+            look = self._with_fit(window, look)
+            claim = _claim(look.certification)
+            others = siblings.of(window.row)
+            found = Evaluation(event, kind, window.log10_k, claim, others, fit=look.fit)
             alert = self._build(window, found, times)
             event = with_peak(event, alert.t0_mjd_tai)
         events[key] = event
@@ -327,37 +336,63 @@ class Assessment:
         self._metrics.observe("inference_seconds", passed, stage="posterior")
         return alert
 
-    def _certify(self, window: _Window) -> Certification | None:
-        """The certification that counts now: the last one, or a new one where K has grown.
+    def _look(self, window: _Window) -> _Look:
+        """The certification that counts now: the last one of the window, or a new one.
 
         None once the network's K has fallen so far below the trigger that it decides by itself, and
         where none is wanted.
         """
         known, key = window.memory.certifications, window.key
-        if not self._options.certified or self._rule.forgets(window.log10_k):
-            known.pop(key, None)
-            return None
         last = known.get(key)
-        worth_it = window.log10_k >= self._rule.certify_from
+        if last is not None and last.window_start != window.start:
+            del known[key]
+        if not self._options.certified:
+            return _Look()
+        if self._rule.forgets(window.log10_k):
+            if key in known:
+                known[key] = known[key].voided
+            return _Look()
+        # Where the window before had a certificate that counts, one of this takes its place.
+        moved_on = last is not None and key not in known and not last.is_void
+        worth_it = moved_on or window.log10_k >= self._rule.certify_from
         if worth_it and is_due(last, window.log10_k, window.start):
-            known[key] = self._new_certification(window, last)
-        return known.get(key)
+            return self._new_look(window)
+        found = known.get(key)
+        return _Look(None if found is None or found.is_void else found)
 
-    def _new_certification(self, window: _Window, last: Certification | None) -> Certification:
+    def _with_fit(self, window: _Window, look: _Look) -> _Look:
+        """The same with a fit of the window as it is: an alert's K and samples are of one run."""
+        if look.certification is None or look.fit is not None:
+            return look
+        try:
+            return self._new_look(window)
+        except Exception as error:  # noqa: BLE001  the alert can do without
+            self._note_loss(window, error, "certified")
+            return look
+
+    def _new_look(self, window: _Window) -> _Look:
+        """Fit a window; its K counts as one more certification."""
         began = time.perf_counter()
-        found = self._scorer.certify(window.batch, window.scored, window.row, self._seed(window))
-        if not math.isfinite(found.log10_k):
-            raise ModelError(f"the certificate is log10 K = {found.log10_k}")
-        again = last is not None and last.window_start == window.start
-        self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="certified")
-        return Certification(
+        fit = self._scorer.fit(
+            window.batch.epochs(window.row),
             window.start,
-            last.count + 1 if last is not None and again else 1,
-            window.log10_k,
-            found.log10_k,
-            found.log10_k_error,
-            found.effective_sample_size,
+            window.scored,
+            window.row,
+            self._seed(window),
+            samples=self._options.samples,
         )
+        self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="certified")
+        # Epochs that say nothing leave the odds as they are.
+        found = (0.0, 0.0, 0.0)
+        if isinstance(fit, Fit):
+            found = (fit.log10_k, fit.log10_k_error, fit.effective_sample_size)
+        if not math.isfinite(found[0]):
+            raise ModelError(f"the fit gave log10 K = {found[0]}")
+        known = window.memory.certifications
+        count = known[window.key].count + 1 if window.key in known else 1
+        certification = Certification(window.start, count, window.log10_k, *found)
+        known[window.key] = certification
+        return _Look(certification, fit)
 
     def _seed(self, window: _Window) -> int:
         """A seed from star and last epoch, so that a replay draws the same samples."""
@@ -366,8 +401,8 @@ class Assessment:
 
 
 def _claim(found: Certification | None) -> CertifiedK | None:
-    """A certification as alerts carry it."""
-    if found is None:
+    """A certification as alerts carry it; none of epochs that cannot be fitted."""
+    if found is None or found.effective_sample_size == 0:
         return None
     return CertifiedK(found.log10_k, found.log10_k_error, found.effective_sample_size, found.count)
 

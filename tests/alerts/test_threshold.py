@@ -28,8 +28,12 @@ def test_a_budget_gives_the_threshold_of_the_design() -> None:
             {"decide_on": "certified", "stars": 10, "false_alarms_per_night": 10},
             Rule(math.log10(1 / 5), 1.0),
         ),
+        (
+            {"decide_on": "certified", "stars": 10, "bands": 6, "false_alarms_per_night": 10},
+            Rule(math.log10(6 / 5), 1.0),
+        ),
     ],
-    ids=["the card's", "a value", "a certified value", "a budget"],
+    ids=["the card's", "a value", "a certified value", "a budget", "a budget of six bands"],
 )
 def test_settings_give_the_rule(settings: dict[str, object], rule: Rule) -> None:
     made = make_rule(AlertSettings.model_validate(settings), card_threshold=CARD, window_days=DAYS)

@@ -52,7 +52,7 @@ def make_epochs(
 
 
 def fit(epochs: StarEpochs, seed: int = 1, starts: torch.Tensor = NOWHERE) -> Fit:
-    found = Fitter(PRIOR, samples=500)(epochs, 60_000.0, starts, seed)
+    found = Fitter(PRIOR)(epochs, 60_000.0, starts, seed, samples=500)
     assert isinstance(found, Fit), found
     return found
 
@@ -210,5 +210,5 @@ def bad_input(epochs: StarEpochs) -> dict[str, StarEpochs]:
 @pytest.mark.parametrize("name", bad_input(make_epochs([0.1, 0.1], 0.1)))
 def test_bad_input_has_a_finite_fit_or_a_reason(two_sites: StarEpochs, name: str) -> None:
     starts = torch.tensor([[4.0, 0.1, -0.8, -1.5, 0.5], [math.nan] * 5])
-    fitter = Fitter(PRIOR, samples=100)
-    assert_finite(fitter(bad_input(two_sites)[name], 60_000.0, starts, 1))
+    epochs = bad_input(two_sites)[name]
+    assert_finite(Fitter(PRIOR)(epochs, 60_000.0, starts, 1, samples=100))

@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 
 from broker_filter.inference.population import (
+    Bend,
     LensBox,
     Mixture,
     effective,
@@ -26,9 +27,11 @@ def generator(seed: int = 1) -> torch.Generator:
 
 
 def two_peaks() -> Mixture:
-    centre = torch.tensor([[0.0, 0.0], [3.0, 1.0]], dtype=torch.float64)
-    root = torch.tensor([[[0.5, 0.0], [0.3, 0.2]], [[0.1, 0.0], [0.0, 0.4]]], dtype=torch.float64)
-    return Mixture(torch.tensor([0.7, 0.3], dtype=torch.float64), centre, root)
+    centre = torch.tensor([[0.0, 0.0, 0.5, -0.5], [2.0, 1.0, 0.0, -1.0]], dtype=torch.float64)
+    root = torch.diag_embed(torch.tensor([[0.5, 0.2, 0.3, 0.6], [0.1, 0.4, 0.3, 0.2]]).double())
+    root[0, 1, 0], root[1, 3, 2] = 0.3, -0.2
+    share = torch.tensor([0.7, 0.3], dtype=torch.float64)
+    return Mixture(share, centre, root, Bend(LensBox(PRIOR), 0.8))
 
 
 def test_the_prior_is_normal_in_z() -> None:
@@ -47,16 +50,28 @@ def test_z_is_the_inverse_and_ends_inside_the_box() -> None:
     torch.testing.assert_close(box.slope(z), step, rtol=1e-6, atol=1e-9)
 
 
-def test_the_density_is_that_of_scipy_and_of_the_samples() -> None:
+def test_the_density_is_that_of_scipy() -> None:
     mixture, n = two_peaks(), 1000
-    z = torch.randn(50, 2, generator=generator(), dtype=torch.float64)
+    z = torch.randn(50, 4, generator=generator(), dtype=torch.float64)
+    u0, rho = LensBox(PRIOR).theta(z)[:, 1], 10 ** LensBox(PRIOR).theta(z)[:, 3]
+    w = z.numpy() + 0.8 * np.log10(np.hypot(u0, rho))[:, None] * np.array([0, 0, 1, 0])
     expected = 0.1 * np.exp(prior_log_density(z).numpy())
     for share, centre, root in zip(mixture.share, mixture.centre, mixture.cholesky, strict=True):
         covariance = (root @ root.T).numpy()
-        for part, spread in ((0.85, 1.0), (0.15, 2.5)):
+        for part, spread in ((1 - Mixture.WIDE_SHARE, 1.0), (Mixture.WIDE_SHARE, Mixture.WIDE)):
             normal = stats.multivariate_normal(centre.numpy(), spread**2 * covariance)
-            expected = expected + 0.9 * float(share) * part * normal.pdf(z.numpy())
+            expected = expected + 0.9 * float(share) * part * normal.pdf(w)
     np.testing.assert_allclose(mixture.log_density(z, n).exp().numpy(), expected, rtol=1e-9)
+
+
+def test_bending_is_undone_and_turns_covariances() -> None:
+    bend = Bend(LensBox(PRIOR), 0.8)
+    z = 0.3 * torch.randn(20, 4, generator=generator(), dtype=torch.float64)
+    torch.testing.assert_close(bend.bent(bend.straight(z)), z)
+    small = 1e-3 * torch.randn(50_000, 4, generator=generator(), dtype=torch.float64)
+    turned = bend.straight_covariance(z[:1], 1e-6 * torch.eye(4, dtype=z.dtype)[None])[0]
+    drawn = torch.cov(bend.straight(z[0] + small).T)
+    torch.testing.assert_close(turned, drawn, rtol=0.05, atol=3e-8)
 
 
 def test_weights_against_the_prior_have_mean_one() -> None:
@@ -71,14 +86,17 @@ def test_weights_against_the_prior_have_mean_one() -> None:
 def test_a_fit_finds_both_peaks() -> None:
     true, n = two_peaks(), 4000
     z = true.sample(n, generator())[400:]
-    found = Mixture.fit(z, torch.full((len(z),), 1 / len(z), dtype=torch.float64), generator(2))
+    equal = torch.full((len(z),), 1 / len(z), dtype=torch.float64)
+    found = Mixture.fit(z, equal, true.bend, generator(2))
     weight = (true.log_density(z, n) - found.log_density(z, n)).exp()
-    assert float((weight - 1).abs().median()) < 0.3
+    assert float((weight - 1).abs().median()) < 0.4
 
 
 def test_two_mixtures_are_joined_by_share() -> None:
     mixture = two_peaks()
-    both = mixture.joined(Mixture(mixture.share, mixture.centre + 9, mixture.cholesky), 0.25)
+    both = mixture.joined(
+        Mixture(mixture.share, mixture.centre + 9, mixture.cholesky, mixture.bend), 0.25
+    )
     assert float(both.share.sum()) == pytest.approx(1)
     assert float((both.sample(4000, generator())[400:, 0] > 5).double().mean()) == pytest.approx(
         0.25, abs=0.03

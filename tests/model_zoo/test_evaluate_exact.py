@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from broker_filter.inference.certified import LikelihoodRatio
+from broker_filter.inference.five_parameters import LikelihoodRatio
 from broker_filter.inference.network import Network
 from broker_filter.inference.network_input import network_input, split_padding
 from broker_filter.inference.prior import BoxPrior

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from broker_filter.inference.certified import LikelihoodRatio
+from broker_filter.inference.five_parameters import LikelihoodRatio
 from broker_filter.inference.magnification import magnification
 from broker_filter.inference.network import Network
 from broker_filter.inference.network_input import split_padding

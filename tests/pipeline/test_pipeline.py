@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +20,6 @@ from broker_filter.alerts.threshold import Rule
 from broker_filter.decode.decoder import Decoder
 from broker_filter.decode.selection import Packet
 from broker_filter.errors import StateError
-from broker_filter.inference.certified import Certificate
 from broker_filter.inference.scorer import Scored
 from broker_filter.observe.metrics import Metrics
 from broker_filter.photometry.usable import Limits
@@ -31,7 +29,15 @@ from broker_filter.pipeline.core import Pipeline
 from broker_filter.pipeline.intake import Intake
 from broker_filter.state.columns import arrays_of
 from broker_filter.state.partition import PartitionState, SnapshotError, read_state, write_state
-from broker_filter.types import DeadLetter, Message, WindowBatch
+from broker_filter.types import (
+    DeadLetter,
+    Fit,
+    Message,
+    NotFitted,
+    SourceFit,
+    StarEpochs,
+    WindowBatch,
+)
 from broker_filter.windows.schedule import Schedule
 from broker_filter.windows.store import WindowStore
 from tests import build
@@ -61,9 +67,23 @@ class PeakScorer:
         noise = np.random.default_rng(seed).normal(0, 0.01, (samples, 5))
         return (middle + noise).astype(np.float32)
 
-    def certify(self, _: WindowBatch, scored: Scored, row: int, seed: int) -> Any:
-        log10_k = float(scored.log10_k[row]) - 0.5
-        return Certificate(log10_k, 0.1, 50.0 + seed % 7, torch.empty(0, 5), torch.empty(0))
+    def fit(
+        self,
+        epochs: StarEpochs,
+        t_start: float,
+        scored: Scored,
+        row: int,
+        seed: int,
+        *,
+        samples: int,
+    ) -> Any:
+        drawn = self.posterior(scored, row, samples, seed)
+        best = drawn.mean(0).astype(np.float64)
+        sources = tuple(SourceFit(*name, 1, 0.8, 1.0, 1.0) for name in epochs.sources)
+        shares = np.full((samples, len(sources)), 0.8, np.float32)
+        size, log10_k = 50.0 + seed % 7, float(scored.log10_k[row]) - 0.5
+        figures = (log10_k, 0.1, size, False, "a stand-in", best, 1.0, 1, 0.5, 0.0)
+        return Fit(t_start, drawn, sources, shares, *figures)
 
 
 def point_lens(u: Any, _: Any) -> Any:
@@ -542,12 +562,22 @@ class FaultyScorer(PeakScorer):
             scored.log10_k[[star == self.star for star in batch.star]] = np.nan
         return scored
 
-    def certify(self, batch: WindowBatch, scored: Scored, row: int, seed: int) -> Any:
-        if batch.star[row] == self.star and self.failing and self.stage == "certified":
+    def fit(
+        self,
+        epochs: StarEpochs,
+        t_start: float,
+        scored: Scored,
+        row: int,
+        seed: int,
+        *,
+        samples: int,
+    ) -> Any:
+        if self.failing and self.stage == "certified":
             raise RuntimeError("invalid multinomial distribution")
-        found = super().certify(batch, scored, row, seed)
-        spoilt = batch.star[row] == self.star and self.failing and self.stage == "weights"
-        return replace(found, log10_k=np.nan) if spoilt else found
+        if self.failing and self.stage == "unfit":
+            return NotFitted("not fitted: 1 usable epochs, 6 are needed")
+        found = super().fit(epochs, t_start, scored, row, seed, samples=samples)
+        return replace(found, log10_k=np.nan) if self.failing and self.stage == "weights" else found
 
     def posterior(self, scored: Scored, row: int, samples: int, seed: int) -> Any:
         if self.stage == "posterior" and self.failing:
@@ -563,6 +593,20 @@ def test_without_a_certificate_the_alert_goes_without(alerts: list[Alert], stage
     assert [alert.alert_id for alert in found] == [alert.alert_id for alert in alerts]
     assert all(alert.certified is None for alert in found)
     assert metrics.value("evaluations_lost_total", stage="certified") > 0
+
+
+def test_epochs_that_cannot_be_fitted_claim_nothing(alerts: list[Alert]) -> None:
+    metrics = Metrics()
+    pipeline = make_pipeline(FaultyScorer("unfit"), metrics=metrics)
+    found = pipeline.step(STREAM, 0.0, flush=True).alerts
+    assert [alert.alert_id for alert in found] == [alert.alert_id for alert in alerts]
+    assert all(alert.certified is None for alert in found)
+    assert metrics.value("evaluations_lost_total", stage="certified") == 0
+    options = AssessmentOptions(Rule(THRESHOLD, trigger=1.0), prior_odds=1e-6, samples=20)
+    assert (
+        make_pipeline(FaultyScorer("unfit"), options=options).step(STREAM, 0.0, flush=True).alerts
+        == []
+    )
 
 
 def test_where_certified_k_decides_a_failed_certificate_decides_nothing() -> None:

@@ -8,7 +8,7 @@ test.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,27 +17,63 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from broker_filter.alerts.threshold import budget_threshold
-from broker_filter.inference.certified import Certifier
 from broker_filter.inference.evidence import LN_10
+from broker_filter.inference.fit import Fitter
 from broker_filter.inference.flow_sampler import FlowSampler
 from broker_filter.inference.network import Network
-from broker_filter.inference.network_input import PADDING
+from broker_filter.inference.network_input import PADDING, split_padding
 from broker_filter.inference.prior import BoxPrior
+from broker_filter.types import Fit, NotFitted, StarEpochs
 from model_zoo.evaluate.measure.posteriors import posterior_figures
 from model_zoo.evaluate.measure.streams import look_at, stream_looks
 from model_zoo.evaluate.sets import SEEDS, Sizes, batches, curves, progress, score_curves
 from model_zoo.simulate.curves import Curves, Simulator
 from model_zoo.simulate.pattern import GRID
 
-__all__ = ["budget_table", "measure_certified"]
+__all__ = ["budget_table", "measure_certified", "star_of"]
 
 Floats = NDArray[np.float64]
 
+FLOW_SAMPLES = 256  # from which a fit starts
 MOST_SUSPECTS = 300
 NOISE_SHARE, STREAM_SHARE = 5, 20  # of the sizes of the suite one in so many
 NOISE_TRIGGER, EVENT_TRIGGER = 0.0, 1.0
 BUDGET = 10.0  # false alarms a night
 STARS = (10_000, 1_000_000, 200_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class _Certifier:
+    """Fits curves of one source from the flow's samples."""
+
+    sampler: FlowSampler
+    fitter: Fitter
+    days: float
+
+    @torch.inference_mode()
+    def __call__(self, x: Tensor, baseline_error: float, s: Tensor, seed: int) -> Fit | NotFitted:
+        starts = self.sampler(s, FLOW_SAMPLES, [seed])[0][0]
+        return self.fitter(star_of(x, baseline_error, self.days), 0.0, starts, seed)
+
+
+def star_of(x: Tensor, baseline_error: float, days: float) -> StarEpochs:
+    """The epochs of network input ``x``, shape (L, 3), in days after the window's start."""
+    rows, valid = split_padding(x)
+    t_norm, flux, sigma = rows[valid].numpy().T
+    return StarEpochs(
+        sources=(("", ""),),
+        level=np.ones(1),
+        error=np.array([baseline_error]),
+        mjd_tai=(t_norm.astype(np.float64) + 1) / 2 * days,
+        flux=flux,
+        sigma=sigma,
+        source=np.zeros(len(flux), np.int16),
+    )
+
+
+def _log10_k(found: Fit | NotFitted) -> float:
+    """Epochs that cannot be fitted leave the odds as they are."""
+    return found.log10_k if isinstance(found, Fit) else 0.0
 
 
 def measure_certified(
@@ -65,14 +101,14 @@ def measure_certified(
     dict
         ``tpr_certified_6_6`` and ``n_events``; ``budgets``, the table of `budget_table`;
         ``error_dex`` and ``effective_samples``, quartiles over events; ``refined``, the figures of
-        `posterior_figures` for the weighted samples behind K; ``noise`` and ``streams``,
+        `posterior_figures` for the samples behind K; ``noise`` and ``streams``,
         how many windows were drawn and certified, the highest certified log10 K, and the mean of K
         with windows under the trigger as zero; ``wide_prior`` says that the gate is not part of
         the certified prior.
     """
-    certifier = Certifier(
+    certifier = _Certifier(
         FlowSampler(network.estimator),
-        BoxPrior.from_config(entry_config["prior"]),
+        Fitter(BoxPrior.from_config(entry_config["prior"])),
         float(entry_config["window"]["days"]),
     )
     n = sizes.posterior_events
@@ -82,18 +118,16 @@ def measure_certified(
         certifier(events.x[i], float(events.baseline_error[i]), scored.summary[i : i + 1], i)
         for i in _each(n, "certified events", quiet)
     ]
-    log10_k = np.array([c.log10_k for c in found])
+    fitted = np.array([isinstance(c, Fit) for c in found])
+    fits = [c for c in found if isinstance(c, Fit)]
+    log10_k = np.array([_log10_k(c) for c in found])
     return {
         "n_events": n,
         "tpr_certified_6_6": float(((log10_k >= 6.6) & (scored.log10_k >= EVENT_TRIGGER)).mean()),
         "budgets": budget_table(scored.log10_k, log10_k, simulator.pattern.days),
-        "error_dex": _quartiles([c.log10_k_error for c in found]),
-        "effective_samples": _quartiles([c.effective_sample_size for c in found]),
-        "refined": posterior_figures(
-            np.stack([c.theta.numpy() for c in found]),
-            scored.theta,
-            np.stack([c.weight.numpy() for c in found]),
-        ),
+        "error_dex": _quartiles([c.log10_k_error for c in fits]),
+        "effective_samples": _quartiles([c.effective_sample_size for c in fits]),
+        "refined": posterior_figures(np.stack([c.samples for c in fits]), scored.theta[fitted]),
         "noise": _noise(network, certifier, simulator, sizes.tail // NOISE_SHARE, quiet),
         "streams": _streams(network, certifier, simulator, sizes.streams // STREAM_SHARE, quiet),
         "wide_prior": simulator.gate is not None,
@@ -131,7 +165,7 @@ def budget_table(network: Floats, certified: Floats, days: float) -> list[dict[s
 
 @torch.inference_mode()
 def _noise(
-    network: Network, certifier: Certifier, simulator: Simulator, n: int, quiet: bool
+    network: Network, certifier: _Certifier, simulator: Simulator, n: int, quiet: bool
 ) -> dict[str, Any]:
     """Certify the noise windows that look most like events."""
     suspects: list[tuple[Tensor, float, Tensor]] = []
@@ -147,7 +181,7 @@ def _noise(
 
 @torch.inference_mode()
 def _streams(
-    network: Network, certifier: Certifier, simulator: Simulator, n: int, quiet: bool
+    network: Network, certifier: _Certifier, simulator: Simulator, n: int, quiet: bool
 ) -> dict[str, Any]:
     """Certify streams of noise at the very exposure that triggers."""
     suspects: list[tuple[Tensor, float, Tensor]] = []
@@ -172,12 +206,12 @@ def _until(batch: Curves, row: int, epochs: int) -> Tensor:
 
 
 def _claims(
-    certifier: Certifier, suspects: list[tuple[Tensor, float, Tensor]], n: int, quiet: bool
+    certifier: _Certifier, suspects: list[tuple[Tensor, float, Tensor]], n: int, quiet: bool
 ) -> dict[str, Any]:
     """Mean of certified K over ``n`` windows, of which only the suspects count."""
     chosen = suspects[:MOST_SUSPECTS]
     log10_k = np.array(
-        [certifier(*chosen[i], i).log10_k for i in _each(len(chosen), "suspects", quiet)]
+        [_log10_k(certifier(*chosen[i], i)) for i in _each(len(chosen), "suspects", quiet)]
     )
     share = len(suspects) / max(len(chosen), 1)
     return {

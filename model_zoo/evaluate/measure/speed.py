@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from VBMicrolensing import VBMicrolensing
 
-from broker_filter.inference.certified import LikelihoodRatio
 from broker_filter.inference.encoder import build_encoder
 from broker_filter.inference.evidence import EvidenceHead
+from broker_filter.inference.five_parameters import LikelihoodRatio
 from broker_filter.inference.flow_sampler import FlowSampler
 from broker_filter.inference.network import Network
 from broker_filter.inference.network_input import split_padding
