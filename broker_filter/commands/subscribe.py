@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker_filter.client.text import format_alert
+from broker_filter.observe.text import json_line
 from broker_filter.types import ALERT_TOPIC, STATES
 
 if TYPE_CHECKING:
@@ -157,7 +157,5 @@ def _print_json(columns: Collection[str], alert: Alert) -> None:
 
     light_curve, samples = (name in columns for name in COLUMNS)
     told = to_json_dict(alert, light_curve=light_curve, samples=samples)
-    text = json.dumps(told, allow_nan=False)
-    # JSON in ASCII escapes every control character but this one.
-    sys.stdout.write(text.replace("\x7f", r"\u007f") + "\n")
+    sys.stdout.write(json_line(told) + "\n")
     sys.stdout.flush()
