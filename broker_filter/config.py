@@ -190,8 +190,10 @@ class Kafka(BaseModel):
     auto_offset_reset: Literal["earliest", "latest"] = Field(
         default="earliest", description="where a new group starts"
     )
-    assignment_strategy: Literal["cooperative-sticky", "range", "roundrobin"] = Field(
-        default="cooperative-sticky", description="how partitions are shared out in the group"
+    assignment_strategy: Literal["auto", "cooperative-sticky", "range", "roundrobin"] = Field(
+        default="auto",
+        description="how partitions are shared out in the group; auto is range where a pattern is"
+        " given, cooperative-sticky elsewhere",
     )
     group_instance_id: str | None = Field(
         default=None,
@@ -281,6 +283,23 @@ class Kafka(BaseModel):
                         " what went out would come in again"
                     )
         return self
+
+    @model_validator(mode="after")
+    def _shared_alike(self) -> Self:
+        if self.patterns and self.strategy != "range":
+            raise ValueError(
+                f"assignment_strategy {self.assignment_strategy} may give topics of the pattern"
+                f" {self.patterns[0]!r} to several members, and with them the nights of one star:"
+                " set it to range or auto, or name the topics literally"
+            )
+        return self
+
+    @property
+    def strategy(self) -> str:
+        """How partitions are shared out, ``auto`` resolved."""
+        if self.assignment_strategy != "auto":
+            return self.assignment_strategy
+        return "range" if self.patterns else "cooperative-sticky"
 
     @property
     def patterns(self) -> tuple[str, ...]:

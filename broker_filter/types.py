@@ -7,6 +7,7 @@ Nothing per point is a Python object: a message becomes one `Photometry`, whose 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
@@ -24,6 +25,7 @@ __all__ = [
     "FloatArray",
     "Headers",
     "IntArray",
+    "KeyOf",
     "Message",
     "NoiseFit",
     "NotFitted",
@@ -34,6 +36,7 @@ __all__ = [
     "SourceFit",
     "StarEpochs",
     "StarId",
+    "StateKey",
     "WindowBatch",
 ]
 
@@ -41,6 +44,10 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 StarId = str | int
 Partition = tuple[str, int]  # topic and number
+StateKey = tuple[str, int]
+"""Where the state of a star is kept: the topic and number of its partition, or in place of the
+topic the pattern that it came by, whose topics share their stars."""
+KeyOf = Callable[[Partition], StateKey]
 PARAMETERS = ("t0", "u0", "log10_tE", "log10_rho", "f_s")
 """Columns of posterior samples, in this order: t0 in days after the window's start (TAI), u0 in
 Einstein radii, log10 of tE in days, log10 of rho in Einstein radii, source share of the baseline

@@ -9,8 +9,9 @@ from pathlib import Path
 import confluent_kafka.cimpl
 import pytest
 import yaml
+from pydantic import ValidationError
 
-from broker_filter.config import Settings, load_settings, masked
+from broker_filter.config import Kafka, Settings, load_settings, masked
 from broker_filter.errors import ConfigError
 from broker_filter.kafka.client import client_config
 
@@ -346,6 +347,26 @@ def test_problems_with_urls_show_no_secret(tmp_path, text, key):
 
 def test_nobody_else_reaches_metrics_and_health_by_default(tmp_path):
     assert load(tmp_path).metrics.host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("topics", "given", "used"),
+    [
+        ("^nightly_.*", "auto", "range"),
+        ("^nightly_.*", "range", "range"),
+        ("photometry", "auto", "cooperative-sticky"),
+        ("photometry", "roundrobin", "roundrobin"),
+    ],
+)
+def test_topics_of_a_pattern_go_to_one_member(topics, given, used):
+    kafka = Kafka(bootstrap_servers="h:1", input_topics=[topics], assignment_strategy=given)
+    assert kafka.strategy == used
+
+
+@pytest.mark.parametrize("strategy", ["cooperative-sticky", "roundrobin"])
+def test_a_strategy_that_parts_topics_of_a_pattern_is_refused(strategy):
+    with pytest.raises(ValidationError, match=rf"{strategy} may give.*\^n.*range or auto"):
+        Kafka(bootstrap_servers="h:1", input_topics=["^n"], assignment_strategy=strategy)
 
 
 def test_missing_file_is_named(tmp_path):

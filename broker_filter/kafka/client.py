@@ -121,7 +121,7 @@ def consumer_config(kafka: Kafka) -> dict[str, Any]:
         "group.id": kafka.group_id,
         "group.instance.id": kafka.group_instance_id,
         "auto.offset.reset": kafka.auto_offset_reset,
-        "partition.assignment.strategy": kafka.assignment_strategy,
+        "partition.assignment.strategy": kafka.strategy,
         "session.timeout.ms": kafka.session_timeout_ms,
         "max.poll.interval.ms": kafka.max_poll_interval_ms,
         "enable.auto.commit": False,
@@ -139,6 +139,8 @@ def consumer_config(kafka: Kafka) -> dict[str, Any]:
         # By default a full queue stops fetching for a second: 16 MB/s at most.
         "fetch.queue.backoff.ms": 50,
     }
+    if kafka.patterns:  # by default new topics are seen after five minutes
+        limits["topic.metadata.refresh.interval.ms"] = 15_000
     given = {key: value for key, value in ours.items() if value is not None}
     return {**limits, **client_config(kafka), **given}
 

@@ -6,7 +6,7 @@ import difflib
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import confluent_kafka as ck
@@ -15,6 +15,7 @@ from broker_filter.config import Kafka
 from broker_filter.errors import BrokerFilterError, ConfigError, StateError, TransientError
 from broker_filter.kafka.client import connect, consumer_config, message_of, open_client
 from broker_filter.kafka.errors import ClientErrors, ShutOutError, partitions_changed
+from broker_filter.kafka.sharing import require_alike, require_matched, whole
 from broker_filter.kafka.source import Ledger, Member, OnChange
 from broker_filter.types import Message, Partition
 
@@ -28,6 +29,8 @@ _GONE = {
     ck.KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
 }
 
+LOOK_S = 5.0
+"""Between two looks at the topics, while partitions wait for others."""
 REJOIN_S = 600.0
 """A member that is shut out twice within this time has a living twin, and does not come back."""
 
@@ -65,18 +68,20 @@ class KafkaSource:
         self._ledger = Ledger()
         self._named = set(kafka.input_topics) - set(kafka.patterns)
         self._callbacks = (on_assign, on_revoke, on_lost)
-        self._cooperative = kafka.assignment_strategy == "cooperative-sticky"
+        self._cooperative = kafka.strategy == "cooperative-sticky"
         self._starts: dict[Partition, int] = {}
         self._paused = False
         self._closed = False
         self._fetched_bytes = 0
-        self._warned = False
+        self._parted: set[Partition] = set()
+        self._next_look, self._warned = 0.0, False
         self._reachable = True  # `connect` waits for a broker
         self._shut_out: float | None = None
         self._open()
         try:
             _require_topics(kafka, connect(self._consumer, kafka, self._errors))
             self._counts = self._count_partitions()
+            require_alike(kafka, self._counts)
         except BrokerFilterError:
             self.close()
             raise
@@ -92,6 +97,8 @@ class KafkaSource:
 
     def _poll(self, max_messages: int, timeout_s: float) -> list[Message]:
         self._begin()
+        if self._parted and time.monotonic() > self._next_look:
+            self._hand_over()
         first = self._errors.call(self._consumer.poll, timeout_s)
         raws = [] if first is None else [first]  # an empty message counts as false
         if raws and max_messages > 1:
@@ -159,13 +166,24 @@ class KafkaSource:
         # Pausing throws away what was fetched ahead, so never twice.
         if not self._paused:
             self._paused = True
-            self._consumer.pause(_handles(self._ledger.open()))
+            self._consumer.pause(_handles(self._ledger.awake()))
 
     def resume(self) -> None:
         """See `Source.resume`."""
         if self._paused:
             self._paused = False
-            self._consumer.resume(_handles(self._ledger.open()))
+            self._consumer.resume(_handles(self._ledger.awake()))
+
+    def rest(self, partitions: Collection[Partition]) -> None:
+        """See `Source.rest`."""
+        begin, end = self._ledger.rest(partitions)
+        if not self._paused:
+            self._consumer.pause(_handles(begin))
+            self._consumer.resume(_handles(end))
+
+    def at_end(self) -> set[Partition]:
+        """See `Source.at_end`."""
+        return set(self._ledger.ended)
 
     def lag(self) -> dict[Partition, int]:
         """See `Source.lag`."""
@@ -249,17 +267,19 @@ class KafkaSource:
                 ) from None
             del self._starts[where]
             self._ledger.start(where, offset, self._ledger.committed[where])
-            if not self._paused:
+            if not self._paused and where not in self._ledger.resting:
                 self._consumer.resume(_handles([where]))
 
     def _usable(self, raw: Any) -> bool:  # noqa: ANN401
         # What was fetched before a revocation or a hold may come after it; it is read again.
         open_ = (where := (raw.topic(), raw.partition())) in self._ledger.open()
         if raw.error() is None:
+            self._ledger.ended.discard(where)
             return open_
         if raw.error().code() == ck.KafkaError._PARTITION_EOF:  # noqa: SLF001
             if open_:
                 self._ledger.position[where] = raw.offset()
+                self._ledger.ended.add(where)
         elif raw.error().code() in _GONE and self._by_pattern(raw.topic()):
             self._lose_topic(raw.topic())
         else:
@@ -278,12 +298,12 @@ class KafkaSource:
             _log.warning("topic %s is gone: reading on without it", topic, extra=extra)
             self._on_lost(None, _handles(gone))
 
-    def _count_partitions(self, topic: str | None = None) -> dict[str, int]:
+    def _count_partitions(self) -> dict[str, int]:
         try:
-            found = self._consumer.list_topics(*([topic] if topic else []), timeout=10).topics
+            found = self._consumer.list_topics(timeout=10).topics
         except ck.KafkaException as error:
             raise TransientError(f"topics not listed: {error.args[0].str()}") from None
-        return {name: len(about.partitions) for name, about in found.items()}
+        return {name: len(about.partitions) for name, about in found.items() if about.partitions}
 
     def _on_assign(self, consumer: Any, handles: list[Any]) -> None:  # noqa: ANN401
         gained, on_assign = _partitions(handles), self._callbacks[0]
@@ -295,29 +315,49 @@ class KafkaSource:
         (consumer.incremental_assign if self._cooperative else consumer.assign)(handles)
         if handles and (self._paused or on_assign):
             consumer.pause(handles)
-        if on_assign and gained:
+        if self._kafka.patterns:
+            self._parted |= gained
+            # Later: the client must not be asked anything within its callback.
+            self._next_look, self._warned = 0.0, False
+        elif on_assign and gained:
             on_assign(gained)
-        self._warn_of_split_stars()
         _log.info("partitions_assigned", extra={"count": len(gained)})
 
-    def _warn_of_split_stars(self) -> None:
-        topics = {topic for topic, _ in self._ledger.owned if self._by_pattern(topic)}
-        if len(topics) > 1 and not self._warned:
+    def _hand_over(self) -> None:
+        """Pass new partitions on whose stars are all ours; the others wait for the rest of them.
+
+        The topics of a pattern are looked at for that, and refused where they cannot share.
+        """
+        self._next_look = time.monotonic() + LOOK_S
+        try:
+            there = self._count_partitions()
+            require_matched(self._kafka, {topic for topic, _ in self._parted})
+            require_alike(self._kafka, there)
+        except TransientError as error:
+            _log.warning("%s; trying again", error, extra={"event": "topics_not_listed"})
+            return
+        self._counts = {**there, **self._counts}
+        for where in self._parted:
+            self._require_count(*where)
+        self._errors.check()
+        ready = self._parted & whole(self._kafka, self._ledger.owned, there)
+        self._parted -= ready
+        if self._parted and not self._warned:
             self._warned = True
             _log.warning(
-                "kafka.input_topics matches %d topics (%s, ...): windows and events are kept by"
-                " topic, so a star whose messages are in several of them has one in each. Put all"
-                " messages of a star into one topic",
-                len(topics),
-                min(topics),
-                extra={"event": "stars_by_topic", "count": len(topics)},
+                "%d partitions wait, as others of their number are not ours: the members of group"
+                " %s do not know the same topics yet",
+                len(self._parted),
+                self._kafka.group_id,
+                extra={"event": "partitions_parted", "count": len(self._parted)},
             )
+        if self._callbacks[0] and ready:
+            self._callbacks[0](frozenset(ready))
 
     def _require_count(self, topic: str, partition: int) -> None:
-        if topic not in self._counts:  # one that came to match a pattern
-            self._counts |= self._count_partitions(topic)
-        if partition >= self._counts[topic]:
-            self._errors.end(partitions_changed(topic, self._counts[topic], partition + 1))
+        known = self._counts.get(topic, partition + 1)  # one may have come to match a pattern
+        if partition >= known:
+            self._errors.end(partitions_changed(topic, known, partition + 1))
 
     def _on_revoke(self, _: Any, handles: list[Any]) -> None:  # noqa: ANN401
         gone = _partitions(handles) & self._ledger.owned
@@ -337,6 +377,7 @@ class KafkaSource:
 
     def _drop(self, gone: Iterable[Partition]) -> None:
         self._ledger.drop(gone)
+        self._parted.difference_update(gone)
         for partition in gone:
             self._starts.pop(partition, None)
 

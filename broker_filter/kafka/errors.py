@@ -146,7 +146,7 @@ def client_error(error: Any, kafka: Kafka, where: str = "") -> BrokerFilterError
     if code == ck.KafkaError.INCONSISTENT_GROUP_PROTOCOL:
         return ConfigError(
             f"another member of group {kafka.group_id} shares out partitions in another way than"
-            f" kafka.assignment_strategy = {kafka.assignment_strategy} ({text}): give all members"
+            f" kafka.assignment_strategy = {kafka.strategy} ({text}): give all members"
             " the same, or this one another kafka.group_id"
         )
     if code in _DENIED:

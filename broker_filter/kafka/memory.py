@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 
 from broker_filter.errors import TransientError
 from broker_filter.kafka.source import Ledger, Member, OnChange
@@ -74,8 +75,11 @@ class MemorySource:
         """See `Source.poll`."""
         if self._fresh:
             self.assign(*dict.fromkeys((m.topic, m.partition) for m in self.log))
-        count = 0 if self._paused else min(max_messages, len(self._queue))
-        messages = [self._queue.popleft() for _ in range(count)]
+        awake = set() if self._paused else self._ledger.awake()
+        ready = (m for m in self._queue if (m.topic, m.partition) in awake)
+        messages = list(islice(ready, max_messages))
+        taken = set(map(id, messages))
+        self._queue = deque(m for m in self._queue if id(m) not in taken)
         self._ledger.deliver(messages)
         return messages
 
@@ -122,6 +126,15 @@ class MemorySource:
     def resume(self) -> None:
         """See `Source.resume`."""
         self._paused = False
+
+    def rest(self, partitions: Collection[Partition]) -> None:
+        """See `Source.rest`."""
+        self._ledger.rest(partitions)
+
+    def at_end(self) -> set[Partition]:
+        """See `Source.at_end`."""
+        queued = {(m.topic, m.partition) for m in self._queue}
+        return self._ledger.open() - queued
 
     def lag(self) -> dict[Partition, int]:
         """See `Source.lag`."""

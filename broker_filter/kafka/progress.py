@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import confluent_kafka as ck
@@ -45,11 +45,11 @@ class Progress(Protocol):
         """First offset that the topic still holds, and the offset after its last message."""
         ...
 
-    def before(self, partition: Partition, offset: int, days: float) -> int:
-        """First offset at most so many days older than the messages before ``offset``.
+    def before(self, offsets: Mapping[Partition, int], days: float) -> dict[Partition, int]:
+        """First offsets at most so many days older than the newest message before ``offsets``.
 
-        By the timestamps of the topic; its first offset where there are none. Timestamps far ahead
-        of the others, or of the clock, do not count: see `newest_of`.
+        By the timestamps of the topics; their first offsets where there are none. Timestamps far
+        ahead of the others, or of the clock, do not count: see `newest_of`.
         """
         ...
 
@@ -79,6 +79,8 @@ class GroupProgress:
         """See `Progress.committed`; waits for a transaction in flight to end."""
         topic, number = partition
         about = self._ask(partition, self._consumer.list_topics, topic).topics[topic]
+        if number not in about.partitions:
+            raise _unknown(partition, "the topic is not there")
         handles = self._ask(
             partition,
             self._consumer.committed,
@@ -103,15 +105,25 @@ class GroupProgress:
             raise _unknown(partition, "no answer")
         return int(marks[0]), int(marks[1])
 
-    def before(self, partition: Partition, offset: int, days: float) -> int:
+    def before(self, offsets: Mapping[Partition, int], days: float) -> dict[Partition, int]:
         """See `Progress.before`."""
+        newest = max(self._newest(where, offset, days) for where, offset in offsets.items())
+        oldest = max(0, newest - round(days * DAY_MS))
+        return {
+            where: self._since(where, offset, oldest) if newest > 0 else self.span(where)[0]
+            for where, offset in offsets.items()
+        }
+
+    def _newest(self, partition: Partition, offset: int, days: float) -> int:
         low, high = self.span(partition)
         first = max(low, offset - SAMPLE)
         stamps = self._timestamps(partition, first, max(first + 1, offset)) if high > low else []
-        newest = newest_of(stamps, days, time.time())
-        if newest <= 0:
-            return low
-        wanted = ck.TopicPartition(*partition, max(0, newest - round(days * DAY_MS)))
+        return newest_of(stamps, days, time.time())
+
+    def _since(self, partition: Partition, offset: int, oldest: int) -> int:
+        """First offset of a time, ms since 1970, or ``offset`` where that is later."""
+        low, high = self.span(partition)
+        wanted = ck.TopicPartition(*partition, oldest)
         (handle,) = self._ask(partition, self._consumer.offsets_for_times, [wanted])
         return max(low, min(offset, handle.offset if handle.offset >= 0 else high))
 
@@ -207,13 +219,19 @@ class MemoryProgress:
         messages = self._messages(partition)
         return (messages[0].offset, messages[-1].next_offset) if messages else (0, 0)
 
-    def before(self, partition: Partition, offset: int, days: float) -> int:
+    def before(self, offsets: Mapping[Partition, int], days: float) -> dict[Partition, int]:
         """See `Progress.before`."""
-        messages = self._messages(partition)
-        before = [m.timestamp_ms for m in messages if m.offset < offset][-SAMPLE:]
-        newest = newest_of(before, days, time.time())
+        newest = 0
+        for where, offset in offsets.items():
+            known = [m.timestamp_ms for m in self._messages(where) if m.offset < offset]
+            newest = max(newest, newest_of(known[-SAMPLE:], days, time.time()))
         oldest = newest - days * DAY_MS
-        return next((m.offset for m in messages if m.timestamp_ms >= oldest), offset)
+        return {
+            where: next(
+                (m.offset for m in self._messages(where) if m.timestamp_ms >= oldest), offset
+            )
+            for where, offset in offsets.items()
+        }
 
     def _messages(self, partition: Partition) -> list[Message]:
         return [m for m in self._source.log if (m.topic, m.partition) == partition]

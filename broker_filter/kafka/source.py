@@ -9,7 +9,7 @@ can move another member's position, or skip a message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -98,6 +98,17 @@ class Source(Protocol):
         """Hand out messages again. Does not block."""
         ...
 
+    def rest(self, partitions: Collection[Partition]) -> None:
+        """Hand out nothing of these partitions, and of no others, until the next call.
+
+        Does not block. What is on its way may still come.
+        """
+        ...
+
+    def at_end(self) -> set[Partition]:
+        """Partitions whose end was met behind the last message that was handed out."""
+        ...
+
     def lag(self) -> dict[Partition, int]:
         """Messages up to the end that are not committed yet, where known. Does not block.
 
@@ -128,6 +139,8 @@ class Ledger:
     def __init__(self) -> None:
         self.owned: set[Partition] = set()
         self.held: set[Partition] = set()
+        self.resting: set[Partition] = set()
+        self.ended: set[Partition] = set()
         self.position: dict[Partition, int] = {}
         self.delivered: dict[Partition, int] = {}
         self.committed: dict[Partition, int] = {}
@@ -143,6 +156,8 @@ class Ledger:
         for partition in partitions:
             self.owned.discard(partition)
             self.held.discard(partition)
+            self.resting.discard(partition)
+            self.ended.discard(partition)
             for table in (self.position, self.delivered, self.committed):
                 table.pop(partition, None)
 
@@ -150,18 +165,31 @@ class Ledger:
         """Hold partitions back that were not; gives those."""
         new = self.owned.intersection(partitions) - self.held
         self.held |= new
+        self.ended -= new
         return new
+
+    def rest(self, partitions: Iterable[Partition]) -> tuple[set[Partition], set[Partition]]:
+        """See `Source.rest`; gives those that begin to rest, and those that no longer do."""
+        wanted = self.owned.intersection(partitions)
+        begin, end = wanted - self.resting, self.resting - wanted
+        self.resting = wanted
+        return begin - self.held, end - self.held
 
     def start(self, partition: Partition, offset: int, committed: int) -> None:
         """Open a partition: see `Source.start`."""
         self.held.discard(partition)
+        self.ended.discard(partition)
         self.position[partition] = offset
         self.delivered.pop(partition, None)
         self.committed[partition] = committed
 
     def open(self) -> set[Partition]:
-        """Partitions that messages are handed out of."""
+        """Partitions that messages are handed out of, those that rest included."""
         return self.owned - self.held
+
+    def awake(self) -> set[Partition]:
+        """Those that do not rest."""
+        return self.open() - self.resting
 
     def deliver(self, messages: Iterable[Message]) -> None:
         """Take note of messages that were handed out."""

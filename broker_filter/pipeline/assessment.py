@@ -1,7 +1,8 @@
 """Second half of the pipeline: windows are judged, and some become alerts.
 
 evidence -> life cycle -> posterior -> alert. No Kafka, no clock: time comes in as an argument. The
-state is kept per partition; see `broker_filter.pipeline.core` for how the two halves share it.
+state is kept by partition, or pattern and number; see `broker_filter.pipeline.core` for how the two
+halves share it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.batcher import Work
 from broker_filter.state.columns import Column
 from broker_filter.state.partition import PartitionState, damage_of, prefixed
-from broker_filter.types import DeadLetter, Fit, NotFitted, Partition, WindowBatch
+from broker_filter.types import DeadLetter, Fit, NotFitted, Partition, StateKey, WindowBatch
 
 __all__ = ["Assessment", "AssessmentOptions", "Outputs"]
 
@@ -62,14 +63,14 @@ MAX_LOST_IN_A_ROW: Final = 1000
 class Outputs:
     """What one piece of work gave; the offsets may be committed once the alerts are delivered.
 
-    ``captured`` are whole states of partitions after this work; a snapshot of one may be written
+    ``captured`` are whole states after this work; a snapshot of one may be written
     once the offsets are committed.
     """
 
     alerts: list[Alert] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     offsets: dict[Partition, int] = field(default_factory=dict)
-    captured: dict[Partition, PartitionState] = field(default_factory=dict)
+    captured: dict[StateKey, PartitionState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class AssessmentOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """What is kept of the stars of one partition: open events, and last certifications."""
+    """What is kept of the stars of one state: open events, and last certifications."""
 
     events: dict[EventKey, EventState] = field(default_factory=dict)
     certifications: dict[EventKey, Certification] = field(default_factory=dict)
@@ -166,7 +167,7 @@ class Assessment:
         self._rule, self._provenance, self._metrics = options.rule, provenance, metrics
         self._common = Common(provenance, options.rule.threshold, options.prior_odds, magnification)
         self._lost_in_a_row = 0
-        self._memories: defaultdict[Partition, _Memory] = defaultdict(_Memory)
+        self._memories: defaultdict[StateKey, _Memory] = defaultdict(_Memory)
 
     def warm_up(self) -> None:
         """Make the network ready; belongs into the thread that will call `assess`."""
@@ -183,47 +184,47 @@ class Assessment:
             Wall clock, ms since 1970 UTC, for the alerts' processing times.
         """
         alerts = [] if work.windows is None else self._evaluate(work, work.windows, now_ms)
-        captured = {p: self._complete(state) for p, state in work.captured.items()}
+        captured = {key: self._complete(state) for key, state in work.captured.items()}
         return Outputs(alerts=alerts, offsets=work.offsets, captured=captured)
 
     def _complete(self, state: PartitionState) -> PartitionState:
         """A state with the events as they are now."""
-        columns = {**state.columns, **self.state(state.partition)}
+        columns = {**state.columns, **self.state(state.key)}
         return replace(state, columns=columns, model_id=self._provenance.model_id)
 
-    def state(self, partition: Partition) -> dict[str, Column]:
-        """Events and certifications of a partition, as columns for a snapshot."""
-        memory = self._memories.get(partition, _Memory())
+    def state(self, key: StateKey) -> dict[str, Column]:
+        """Events and certifications, as columns for a snapshot."""
+        memory = self._memories.get(key, _Memory())
         return {
             **prefixed("event", events_to_columns(memory.events)),
             **prefixed("look", certifications_to_columns(memory.certifications)),
         }
 
-    def restore(self, partition: Partition, state: PartitionState | None) -> None:
-        """Begin a partition with the events of a state, or with none.
+    def restore(self, key: StateKey, state: PartitionState | None) -> None:
+        """Begin with the events of a state, or with none.
 
         Events that another model opened stay open: their id remembers that model, and what this one
         finds becomes their update, retraction or final.
 
-        While it is called, no work of this partition may be under way in another thread.
+        While it is called, no work of this key may be under way in another thread.
 
         Raises
         ------
         SnapshotError
             ``damaged`` where columns are missing or contradict each other.
         """
-        self.drop([partition])
+        self.drop([key])
         if state is not None:
-            with damage_of(f"the snapshot of {partition}"):
-                self._memories[partition] = _Memory(
+            with damage_of(f"the snapshot of {key}"):
+                self._memories[key] = _Memory(
                     events_from_columns(state.part("event")),
                     certifications_from_columns(state.part("look")),
                 )
 
-    def drop(self, partitions: Iterable[Partition]) -> None:
-        """Forget the events of partitions that others own now; see `restore` on threads."""
-        for partition in partitions:
-            self._memories.pop(partition, None)
+    def drop(self, keys: Iterable[StateKey]) -> None:
+        """Forget the events of states that others own now; see `restore` on threads."""
+        for key in keys:
+            self._memories.pop(key, None)
 
     def _evaluate(self, work: Work, batch: WindowBatch, now_ms: int) -> list[Alert]:
         began = time.perf_counter()
@@ -237,7 +238,7 @@ class Assessment:
     def _decide(self, work: Work, batch: WindowBatch, scored: Scored, now_ms: int) -> list[Alert]:
         """Only rows above the trigger or of an open event can change anything."""
         keys = list(zip(batch.survey, batch.star, batch.band, strict=True))
-        memories = [self._memories[origin.partition] for origin in work.origins]
+        memories = [self._memories[origin.key] for origin in work.origins]
         above = scored.log10_k >= self._rule.certify_from
         opening = {keys[row] for row in np.flatnonzero(above)}
         pairs = enumerate(zip(keys, memories, strict=True))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from broker_filter.state.partition import PartitionState
-from broker_filter.types import IntArray, Partition, WindowBatch
+from broker_filter.types import IntArray, Partition, StateKey, WindowBatch
 
 __all__ = ["Batcher", "Origin", "Work"]
 
@@ -21,14 +21,15 @@ class Origin:
 
     Parameters
     ----------
-    partition : (str, int)
+    key : (str, int)
+        Of its star's state.
     received_ms : int
         Kafka timestamp of the newest message behind it, ms since 1970 UTC (0 where unknown).
     silent : bool
         Its alerts were delivered in an earlier life: it moves its event on and says nothing.
     """
 
-    partition: Partition = ("", 0)
+    key: StateKey = ("", 0)
     received_ms: int = 0
     silent: bool = False
 
@@ -40,7 +41,7 @@ class Work:
     ``windows`` is None where the messages made none due; ``origins`` has an entry for each of them.
     ``others`` are windows of the same stars in other bands; ``owner``, shape (len(others),), says
     to which row of ``windows`` each belongs.
-    ``captured`` are states of partitions as they are once this work is done, still without events.
+    ``captured`` are states as they are once this work is done, still without events.
     """
 
     windows: WindowBatch | None
@@ -48,7 +49,7 @@ class Work:
     origins: list[Origin] = field(default_factory=list)
     others: WindowBatch | None = None
     owner: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
-    captured: dict[Partition, PartitionState] = field(default_factory=dict)
+    captured: dict[StateKey, PartitionState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +121,9 @@ class Batcher:
         self._windows, self._offsets, self._since = [], {}, None
         return work
 
-    def drop(self, partitions: Collection[Partition]) -> None:
-        """Forget what was gathered of partitions that others own now."""
-        self._windows = [each for each in self._windows if each.origin.partition not in partitions]
+    def drop(self, partitions: Collection[Partition], keys: Collection[StateKey]) -> None:
+        """Forget offsets of partitions that others own now, and windows of states that went."""
+        self._windows = [each for each in self._windows if each.origin.key not in keys]
         self._offsets = {p: n for p, n in self._offsets.items() if p not in partitions}
 
 

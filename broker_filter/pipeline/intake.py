@@ -1,15 +1,16 @@
 """First half of the pipeline: messages become windows, and windows that are due become work.
 
 decode -> photometry -> window -> batch. No Kafka, no clock: time comes in as an argument. The state
-is kept per partition; see `broker_filter.pipeline.core` for how the two halves share it.
+is kept by partition, or pattern and number; see `broker_filter.pipeline.core` for how the two
+halves share it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,7 +20,16 @@ from broker_filter.observe.metrics import Metrics
 from broker_filter.photometry.usable import Limits, accept
 from broker_filter.pipeline.batcher import Batcher, Origin, Work
 from broker_filter.state.partition import PartitionState, SnapshotError, damage_of, prefixed
-from broker_filter.types import DeadLetter, IntArray, Message, Partition, Photometry, WindowBatch
+from broker_filter.types import (
+    DeadLetter,
+    IntArray,
+    KeyOf,
+    Message,
+    Partition,
+    Photometry,
+    StateKey,
+    WindowBatch,
+)
 from broker_filter.windows.schedule import Schedule
 from broker_filter.windows.store import WindowStore
 from broker_filter.windows.waves import concatenate, waves
@@ -33,18 +43,30 @@ _Packet = tuple[Message, Sequence[Photometry]]
 
 @dataclass(slots=True)
 class _Kept:
-    """What is kept of one partition: its windows, when they were last due, and up to which message.
+    """What is kept by one key: windows, when they were last due, and up to which messages.
 
-    Messages before ``live_from`` are silent; ``restoring_since`` is when its restore began, as long
-    as it has not come to an end.
+    Messages before ``live_from`` of their partition are silent; ``restoring_since`` is when the
+    restore began, as long as it has not come to an end.
     """
 
     store: WindowStore
     schedule: Schedule
-    offset: int = 0
-    live_from: int = 0
+    offsets: dict[Partition, int] = field(default_factory=dict)
+    live_from: dict[Partition, int] = field(default_factory=dict)
     restoring_since: float | None = None
     has_shed: bool = False
+
+    def silent(self) -> dict[Partition, int]:
+        """Partitions that are silent still, and from which offset on they are live."""
+        return {p: n for p, n in self.live_from.items() if self.offsets.get(p, 0) < n}
+
+    def move(self, partition: Partition, offset: int) -> None:
+        """Move an offset on, never back."""
+        self.offsets[partition] = max(self.offsets.get(partition, 0), offset)
+
+
+def _itself(partition: Partition) -> StateKey:
+    return partition
 
 
 class Intake:
@@ -61,6 +83,8 @@ class Intake:
     make_schedule : callable
         Makes its schedule.
     metrics : Metrics
+    key_of : callable
+        Says where the state of a partition's stars is kept: by itself, unless topics share them.
     """
 
     def __init__(
@@ -71,11 +95,12 @@ class Intake:
         make_store: Callable[[], WindowStore],
         make_schedule: Callable[[], Schedule],
         metrics: Metrics,
+        key_of: KeyOf = _itself,
     ) -> None:
         self._decoder, self._limits, self._batcher = decoder, limits, batcher
         self._make_store, self._make_schedule = make_store, make_schedule
-        self._metrics = metrics
-        self._kept: dict[Partition, _Kept] = {}
+        self._metrics, self._key_of = metrics, key_of
+        self._kept: dict[StateKey, _Kept] = {}
 
     def take(self, messages: Sequence[Message], now: float) -> list[DeadLetter]:
         """Put messages into the windows; those that cannot be used come back.
@@ -83,25 +108,26 @@ class Intake:
         Parameters
         ----------
         messages : sequence of Message
-            In order of offset within each partition.
+            In order of offset within each partition, and of time among those that share a state.
         now : float
             Any monotonic clock, in seconds; it only decides when a batch has waited long enough.
         """
         dead: list[DeadLetter] = []
-        packets: dict[tuple[Partition, bool], list[_Packet]] = {}
+        packets: dict[tuple[StateKey, bool], list[_Packet]] = {}
         offsets: dict[Partition, int] = {}
         received_ms = max((message.timestamp_ms for message in messages), default=0)
         for message in messages:
             where = (message.topic, message.partition)
-            silent = self._pass(where, message)
+            key = self._key_of(where)
+            silent = self._pass(self._kept_of(key), where, message)
             if not silent:
                 offsets[where] = message.next_offset
             if message.value is None:
                 self._metrics.inc("records_tombstone_total")
                 continue
             try:
-                packet = self._decoder.decode(message, self._kept[where].store.wanted_from)
-                packets.setdefault((where, silent), []).append((message, packet.photometry))
+                packet = self._decoder.decode(message, self._kept[key].store.wanted_from)
+                packets.setdefault((key, silent), []).append((message, packet.photometry))
                 for reason, count in packet.rejected.items():
                     self._metrics.inc("points_inserted_total", count, outcome=reason)
             except PoisonMessage as error:
@@ -121,100 +147,111 @@ class Intake:
             self._metrics.inc("records_consumed_total", count, topic=topic)
         if offsets:
             self._batcher.note_offsets(offsets, now)
-        # Of one partition the silent messages come first, as they did in its topic.
-        for (where, silent), group in packets.items():
-            self._insert(self._kept_of(where), group, now, Origin(where, received_ms, silent))
+        # By one key the silent messages come first, as they did when they counted.
+        for (key, silent), group in packets.items():
+            self._insert(self._kept_of(key), group, now, Origin(key, received_ms, silent))
         self._note_live(now)
         return dead
 
-    def _pass(self, partition: Partition, message: Message) -> bool:
+    def _pass(self, kept: _Kept, partition: Partition, message: Message) -> bool:
         """Move a partition's offset past a message; whether that message is silent."""
-        kept = self._kept_of(partition)
         # Messages read again, after a failed commit say, are in the state already.
-        kept.offset = max(kept.offset, message.next_offset)
-        return message.next_offset <= kept.live_from
+        kept.move(partition, message.next_offset)
+        return message.next_offset <= kept.live_from.get(partition, 0)
 
     def due(self, now: float) -> bool:
         """Whether the windows gathered should be evaluated now."""
         return self._batcher.due(now)
 
-    def flush(self, capture: Collection[Partition] = ()) -> Work | None:
+    def flush(self, capture: Collection[StateKey] = ()) -> Work | None:
         """Hand over what was gathered, with the offsets that it settles; None if there is none.
 
         Parameters
         ----------
         capture : collection of (str, int)
-            Partitions whose state goes along, as a copy taken now; those without are left out.
+            Keys whose state goes along, as a copy taken now; those without are left out.
         """
         work = self._batcher.flush()
-        captured = {p: self._copy(p) for p in capture if p in self._kept}
+        captured = {key: self._copy(key) for key in capture if key in self._kept}
         return replace(work or Work(None, {}), captured=captured) if captured else work
 
-    def _copy(self, partition: Partition) -> PartitionState:
-        kept = self._kept[partition]
+    def _copy(self, key: StateKey) -> PartitionState:
+        kept = self._kept[key]
         columns = prefixed("window", kept.store.state())
         columns |= prefixed("schedule", kept.schedule.state())
-        return PartitionState(partition, kept.offset, kept.store.window_days, "", columns)
+        return PartitionState(key, dict(kept.offsets), kept.store.window_days, "", columns)
 
     def restore(
         self,
-        partition: Partition,
+        key: StateKey,
         state: PartitionState | None,
-        *,
-        live_from: int,
+        offsets: Mapping[Partition, int],
+        live_from: Mapping[Partition, int],
         began: float | None = None,
     ) -> None:
-        """Begin a partition where a state was taken, or with no windows.
+        """Begin partitions of one key where a state was taken, or with no windows.
 
         Parameters
         ----------
-        partition : (str, int)
-            Its next message is that at ``state.offset``.
+        key : (str, int)
         state : PartitionState or None
-        live_from : int
-            The committed offset: messages before it are silent.
+        offsets : mapping of Partition to int
+            The next message of each of the partitions.
+        live_from : mapping of Partition to int
+            The committed offsets: messages before them are silent.
         began : float
-            When the restore began, by the clock of `take`; with it the time from then until the
-            partition is live becomes a metric.
+            When the restore began, by the clock of `take`; with it the time from then until all
+            are live becomes a metric.
 
         Raises
         ------
         SnapshotError
             ``window`` where the state's windows are of another length, ``damaged`` where its
-            columns contradict each other. The partition is then as it was.
+            columns contradict each other. What is kept by the key is then as it was.
         """
         kept = _Kept(self._make_store(), self._make_schedule())
         if state is not None:
             _check_window(state, kept.store)
-            with damage_of(f"the snapshot of {partition}"):
+            with damage_of(f"the snapshot of {key}"):
                 kept.store.restore(state.part("window"))
                 kept.schedule.restore(kept.store, state.part("schedule"))
-            kept.offset = state.offset
-        kept.live_from, kept.restoring_since = live_from, began
-        self._kept[partition] = kept
+        kept.offsets, kept.live_from = dict(offsets), dict(live_from)
+        kept.restoring_since = began
+        self._kept[key] = kept
 
-    def partitions(self) -> list[Partition]:
+    def keys(self) -> list[StateKey]:
         """Those that have a state."""
         return list(self._kept)
 
     def replaying(self) -> dict[Partition, int]:
         """Partitions that are silent still, and from which offset on they are live."""
-        return {p: kept.live_from for p, kept in self._kept.items() if _silent(kept)}
+        return {p: n for kept in self._kept.values() for p, n in kept.silent().items()}
 
     def live(self, partition: Partition) -> None:
         """Say that the consumer has come to ``live_from``.
 
         Needed where the offsets before it hold no message (marks of transactions, compaction).
         """
-        kept = self._kept_of(partition)
-        kept.offset = max(kept.offset, kept.live_from)
+        kept = self._kept_of(self._key_of(partition))
+        kept.move(partition, kept.live_from.get(partition, 0))
 
     def drop(self, partitions: Iterable[Partition]) -> None:
-        """Forget the windows of partitions that others own now, those gathered included."""
+        """Forget partitions that went.
+
+        Windows go, those gathered included, with the last of the partitions that share them: a
+        topic that is deleted leaves its stars to the others.
+        """
         gone = set(partitions)
-        self._batcher.drop(gone)
+        empty = set()
         for partition in gone:
-            self._kept.pop(partition, None)
+            if kept := self._kept.get(key := self._key_of(partition)):
+                kept.offsets.pop(partition, None)
+                kept.live_from.pop(partition, None)
+                if not kept.offsets:
+                    empty.add(key)
+        self._batcher.drop(gone, empty)
+        for key in empty:
+            del self._kept[key]
 
     def report(self) -> None:
         """Set the gauges of the windows."""
@@ -233,7 +270,7 @@ class Intake:
     def _note_live(self, now: float) -> None:
         """Note how long the restores took that have come to their end."""
         for kept in self._kept.values():
-            if kept.restoring_since is not None and not _silent(kept):
+            if kept.restoring_since is not None and not kept.silent():
                 self._metrics.observe("restore_seconds", now - kept.restoring_since)
                 kept.restoring_since = None
 
@@ -247,9 +284,9 @@ class Intake:
             if shed:  # what is wanted of a star that was dropped has changed
                 parts = self._decoder.decode(message, kept.store.wanted_from).photometry
             self._insert_waves(kept, [parts], now, origin)
-            shed |= self._shed(kept, origin.partition)
+            shed |= self._shed(kept, origin.key)
 
-    def _shed(self, kept: _Kept, partition: Partition) -> bool:
+    def _shed(self, kept: _Kept, key: StateKey) -> bool:
         """Drop the quietest windows where there are too many; whether there were."""
         shed = kept.store.shed()
         if shed is None:
@@ -261,7 +298,7 @@ class Intake:
             _log.warning(
                 "%s[%d] has more than window.max_stars windows: the quietest are dropped, %d of"
                 " them without an epoch for the length of a window, %d with",
-                *(*partition, shed.quiet, shed.observed),
+                *(*key, shed.quiet, shed.observed),
                 extra={"event": "windows_dropped"},
             )
         kept.has_shed = True
@@ -280,10 +317,10 @@ class Intake:
         for outcome, count in kept.store.take_counts().items():
             self._metrics.inc("points_inserted_total", count, outcome=outcome)
 
-    def _kept_of(self, partition: Partition) -> _Kept:
-        if partition not in self._kept:
-            self._kept[partition] = _Kept(self._make_store(), self._make_schedule())
-        return self._kept[partition]
+    def _kept_of(self, key: StateKey) -> _Kept:
+        if key not in self._kept:
+            self._kept[key] = _Kept(self._make_store(), self._make_schedule())
+        return self._kept[key]
 
 
 def _each_once(slots: list[IntArray]) -> IntArray:
@@ -304,15 +341,11 @@ def _others(kept: _Kept, windows: WindowBatch) -> tuple[WindowBatch | None, IntA
     return others.take(np.searchsorted(others.slot, sibling)), owner
 
 
-def _silent(kept: _Kept) -> bool:
-    return kept.offset < kept.live_from
-
-
 def _check_window(state: PartitionState, store: WindowStore) -> None:
     if state.window_days != store.window_days:
         raise SnapshotError(
             "window",
-            f"the snapshot of {state.partition} has windows of {state.window_days:g} days, made for"
+            f"the snapshot of {state.key} has windows of {state.window_days:g} days, made for"
             f" model {state.model_id}, and this model has {store.window_days:g}: the topic must be"
             " replayed from one window back",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 
 from broker_filter.alerts.build import Provenance
@@ -27,6 +27,7 @@ from broker_filter.inference.zoo import Entry, find, verify
 from broker_filter.kafka.consumer import KafkaSource
 from broker_filter.kafka.delivery import Delivery
 from broker_filter.kafka.progress import GroupProgress
+from broker_filter.kafka.sharing import key_of
 from broker_filter.kafka.source import OnChange, Source
 from broker_filter.kafka.topic_ids import TopicIds
 from broker_filter.kafka.transaction import open_delivery
@@ -44,7 +45,7 @@ from broker_filter.service.signals import stop_on_signals
 from broker_filter.service.snapshots import SnapshotWriter
 from broker_filter.service.watchdog import Watchdog
 from broker_filter.state.store import SnapshotStore
-from broker_filter.types import Partition
+from broker_filter.types import Partition, StateKey
 from broker_filter.windows.schedule import Schedule
 from broker_filter.windows.store import WindowStore
 
@@ -105,6 +106,7 @@ def make_intake(
         lambda: WindowStore(entry.window_days, window.max_points, max_stars=window.max_stars),
         lambda: Schedule(schedule.every_days, schedule.min_points),
         metrics,
+        key_of(settings.kafka),
     )
 
 
@@ -159,9 +161,10 @@ def make_service(
     store = _open_store(settings)
     progress, backoff = GroupProgress(kafka), Backoff(UNREACHABLE_S)
 
-    def find(partition: Partition, snapshots: bool) -> Start:
+    def find(key: StateKey, partitions: Collection[Partition], snapshots: bool) -> Start:
         trusted, reset = store if snapshots else None, kafka.auto_offset_reset
-        return find_start(partition, progress, trusted, entry.window_days, reset, backoff)
+        days = entry.window_days
+        return find_start(key, partitions, progress, trusted, days, reset, backoff)
 
     def make_source(on_assign: OnChange, on_revoke: OnChange, on_lost: OnChange) -> Source:
         return KafkaSource(kafka, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
@@ -182,6 +185,7 @@ def make_service(
         metrics,
         health,
         TopicIds(kafka),
+        key_of(kafka),
     )
 
 

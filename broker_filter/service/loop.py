@@ -6,6 +6,8 @@ finds where new partitions begin, a `SnapshotWriter` saves. One pass of the loop
     poll ─▶ inbox ─▶ intake ─▶ worker ─▶ outgoing ─▶ delivery (messages and offsets together)
                                                         └─▶ snapshots of what is committed
 
+Messages of topics that share their stars come into the inbox in order of time (`TimeOrder`).
+
 Nothing is committed before its alerts are out. Where the way out fails, the same parcel is tried
 again; where partitions go before it succeeds, what is not out is dropped and read again from the
 committed offset, with the state restored as on a start (`Service._rewind`).
@@ -34,9 +36,10 @@ from broker_filter.service.outgoing import Outgoing
 from broker_filter.service.report import Reporter
 from broker_filter.service.restore import Restorer
 from broker_filter.service.snapshots import Captures, SnapshotWriter
+from broker_filter.service.time_order import TimeOrder
 from broker_filter.service.topics import Ask, TopicWatch
 from broker_filter.service.worker import Worker
-from broker_filter.types import Message, Partition
+from broker_filter.types import KeyOf, Message, Partition, StateKey
 
 __all__ = ["MakeSource", "Service"]
 
@@ -78,6 +81,8 @@ class Service:
         What the outside may see.
     ask_ids : callable
         See `broker_filter.service.topics`.
+    key_of : callable
+        Says which partitions share their stars, as ``intake`` does.
     """
 
     def __init__(
@@ -92,6 +97,7 @@ class Service:
         metrics: Metrics,
         health: Health,
         ask_ids: Ask = lambda _: {},
+        key_of: KeyOf = lambda partition: partition,
     ) -> None:
         self._settings = settings
         self._intake, self._assessment = intake, assessment
@@ -102,7 +108,7 @@ class Service:
         self._captures = Captures(snapshots, self._topics.id_of)
         self._outgoing = Outgoing(settings.kafka, delivery, self._reporter)
         self._assignments = Assignments(
-            intake, assessment, self._worker, restorer, self._captures, metrics
+            intake, assessment, self._worker, restorer, self._captures, metrics, key_of
         )
         self._guard = StreamGuard(
             settings.dead_letters.max_ratio, settings.dead_letters.max_consecutive
@@ -110,6 +116,7 @@ class Service:
         self._stop = threading.Event()
         self._failed = self._drained = False
         self._unusable: StateError | None = None  # the stream as a whole
+        self._key_of, self._order = key_of, TimeOrder(key_of)
         self._inbox: deque[Message] = deque()
         self._behind_since: float | None = None
         self._last_report = time.monotonic()
@@ -168,7 +175,10 @@ class Service:
             self._source.pause()
         # Partitions may come and go in here, and the inbox with them: so it is looked up after.
         messages = self._source.poll(MAX_POLL_MESSAGES, POLL_S)
-        self._inbox += messages
+        self._inbox += self._order.sort(
+            messages, self._source.assigned(), self._source.at_end(), self._intake.replaying()
+        )
+        self._source.rest(self._order.ahead())
         if self._behind_since is not None:
             self._metrics.inc("backpressure_seconds_total", time.monotonic() - began)
 
@@ -192,7 +202,7 @@ class Service:
     def _begin_restored(self) -> None:
         self._assignments.begin_restored(self._source, settled=not self._outgoing.in_flight())
         if not self._inbox:
-            self._assignments.note_live(self._source)
+            self._assignments.note_live(self._source, self._order.waiting())
 
     def _slice(self) -> list[Message]:
         messages: list[Message] = []
@@ -202,8 +212,8 @@ class Service:
             size += len(messages[-1].value or b"")
         return messages
 
-    def _submit(self, capture: Collection[Partition] = ()) -> None:
-        """Hand what was gathered to the worker, with copies of the state of some partitions."""
+    def _submit(self, capture: Collection[StateKey] = ()) -> None:
+        """Hand what was gathered to the worker, with copies of some states."""
         work = self._intake.flush(capture)
         if work is None:
             return
@@ -215,7 +225,7 @@ class Service:
         self._metrics.set("gpu_queue_batches", self._worker.waiting())
 
     def _save(self) -> None:
-        """Hand over copies that are committed, and copy the partition whose turn it is."""
+        """Hand over copies that are committed, and copy the state whose turn it is."""
         self._captures.hand_over(self._source.committed)
         if not self._worker.full() and (due := self._captures.due()) is not None:
             self._submit([due])
@@ -228,7 +238,7 @@ class Service:
         if not self._failed and not self._drained:
             budget = REVOKE_SHARE * self._settings.kafka.max_poll_interval_ms / 1000
             deadline = time.monotonic() + budget
-            if self._settle(gone, deadline):
+            if self._settle({self._key_of(where) for where in gone}, deadline):
                 self._save_all(deadline)
             else:
                 _log.warning(
@@ -245,6 +255,7 @@ class Service:
 
     def _forget(self, gone: frozenset[Partition], kind: str) -> None:
         self._inbox = deque(m for m in self._inbox if (m.topic, m.partition) not in gone)
+        self._order.drop(gone)
         self._outgoing.drop(gone)
         self._assignments.forget(gone, kind)
         self._reporter.forget(gone)
@@ -252,6 +263,7 @@ class Service:
     def _rewind(self, gone: Collection[Partition]) -> None:
         """Drop all that is not out: partitions that stay start anew from what is committed."""
         self._inbox.clear()
+        self._order.clear()
         self._outgoing.rewind()
         self._captures.clear()
         kept = self._source.assigned().difference(gone)
@@ -269,7 +281,7 @@ class Service:
         """
         _log.info("draining", extra={"event": "draining"})
         deadline = time.monotonic() + STOP_S
-        if self._settle(self._intake.partitions(), deadline - SAVE_S):
+        if self._settle(self._intake.keys(), deadline - SAVE_S):
             self._save_all(deadline)
             self._drained = True
         else:
@@ -289,10 +301,11 @@ class Service:
         _log.warning("%s: the next start reads it again", text, extra={"event": "abandoned"})
         self._failed = True  # partitions are given up as they are
 
-    def _settle(self, partitions: Collection[Partition], deadline: float) -> bool:
-        """Finish what was taken, with copies of partitions; whether all is out in time."""
-        wanted = set(partitions) if self._captures.wanted else set()
-        self._submit(wanted.intersection(self._intake.partitions()) - set(self._intake.replaying()))
+    def _settle(self, keys: Collection[StateKey], deadline: float) -> bool:
+        """Finish what was taken, with copies of states; whether all is out in time."""
+        wanted = set(keys) if self._captures.wanted else set()
+        replaying = {self._key_of(where) for where in self._intake.replaying()}
+        self._submit(wanted.intersection(self._intake.keys()) - replaying)
         while time.monotonic() < deadline:
             self._health.beat()
             if self._worker.busy():

@@ -1,8 +1,8 @@
-"""Copies of partitions taken by the main loop, and one thread that writes them as snapshots.
+"""Copies of states taken by the main loop, and one thread that writes them as snapshots.
 
-A snapshot that cannot be written is counted, logged and tried again when the partition's turn comes
-next. It never stops the filter: the snapshots before it are still there, and a restart from
-them only takes longer.
+A state is that of a partition, or of all that share their stars with it. A snapshot that cannot be
+written is counted, logged and tried again when its turn comes next. It never stops the filter: the
+snapshots before it are still there, and a restart from them only takes longer.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 from broker_filter.observe.metrics import Metrics
-from broker_filter.service.restore import with_topic_id
+from broker_filter.service.restore import with_topic_ids
 from broker_filter.state.partition import PartitionState, SnapshotError
 from broker_filter.state.store import SnapshotStore
-from broker_filter.types import Partition
+from broker_filter.types import Partition, StateKey
 
 __all__ = ["Captures", "SnapshotWriter"]
 
@@ -24,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class SnapshotWriter:
-    """Writes copies of partitions one at a time, and says whose turn it is.
+    """Writes copies of states one at a time, and says whose turn it is.
 
     All methods are for the main loop and none of them waits for the store, save `wait` and `close`.
 
@@ -33,7 +34,7 @@ class SnapshotWriter:
     store : SnapshotStore
     metrics : Metrics
     interval_s : float, seconds
-        From one snapshot of a partition to the next.
+        From one snapshot of a state to the next.
     slow_s : float, seconds
         A write that takes longer is logged as slow, once.
     clock : callable
@@ -51,10 +52,10 @@ class SnapshotWriter:
     ) -> None:
         self._store, self._metrics, self._clock = store, metrics, clock
         self._interval_s, self._slow_s = interval_s, slow_s
-        self._turns: dict[Partition, float] = {}
-        self._saved: dict[Partition, float] = {}
-        self._expected: Partition | None = None
-        self._waiting: dict[Partition, tuple[PartitionState, int]] = {}
+        self._turns: dict[StateKey, float] = {}
+        self._saved: dict[StateKey, float] = {}
+        self._expected: StateKey | None = None
+        self._waiting: dict[StateKey, tuple[PartitionState, Mapping[Partition, int]]] = {}
         self._began: float | None = None
         self._slow_reported = self._closed = False
         self._changed = threading.Condition()
@@ -64,20 +65,20 @@ class SnapshotWriter:
         """Start the thread."""
         self._thread.start()
 
-    def follow(self, partition: Partition, age_s: float = 0.0) -> None:
-        """Take a partition into care whose last snapshot is so old."""
+    def follow(self, key: StateKey, age_s: float = 0.0) -> None:
+        """Take a state into care whose last snapshot is so old."""
         with self._changed:
-            self._turns[partition] = self._saved[partition] = self._clock() - max(age_s, 0.0)
+            self._turns[key] = self._saved[key] = self._clock() - max(age_s, 0.0)
 
-    def forget(self, partitions: Iterable[Partition]) -> None:
-        """Leave partitions to others; their copies that wait are not written."""
+    def forget(self, keys: Iterable[StateKey]) -> None:
+        """Leave states to others; their copies that wait are not written."""
         with self._changed:
-            for partition in partitions:
+            for key in keys:
                 for held in (self._turns, self._saved, self._waiting):
-                    held.pop(partition, None)
+                    held.pop(key, None)
 
-    def due(self) -> Partition | None:
-        """The partition of which a copy should be taken now, if any; asking takes its turn.
+    def due(self) -> StateKey | None:
+        """The key of the state of which a copy should be taken now, if any; asking takes its turn.
 
         None while a copy is on its way, so that there is never more than one beside the windows.
         """
@@ -87,25 +88,25 @@ class SnapshotWriter:
             on_its_way = expected is not None and now - expected < self._interval_s
             if on_its_way or self._busy() or not self._turns:
                 return None
-            partition = min(self._turns, key=lambda each: self._turns[each])
-            if now - self._turns[partition] < self._interval_s:
+            key = min(self._turns, key=lambda each: self._turns[each])
+            if now - self._turns[key] < self._interval_s:
                 return None
-            self._turns[partition], self._expected = now, partition
-            return partition
+            self._turns[key], self._expected = now, key
+            return key
 
-    def submit(self, state: PartitionState, committed: int) -> None:
-        """Hand over a copy to be written; one of the same partition that waits is replaced.
+    def submit(self, state: PartitionState, committed: Mapping[Partition, int]) -> None:
+        """Hand over a copy to be written; one of the same key that waits is replaced.
 
         Parameters
         ----------
         state : PartitionState
-        committed : int
-            The group's offset of the partition, not below the state's.
+        committed : mapping of Partition to int
+            The group's offsets, not below the state's.
         """
         with self._changed:
-            if state.partition == self._expected:
+            if state.key == self._expected:
                 self._expected = None
-            self._waiting[state.partition] = (state, committed)
+            self._waiting[state.key] = (state, committed)
             self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> bool:
@@ -161,7 +162,9 @@ class SnapshotWriter:
                 self._changed.notify_all()
         return True
 
-    def _write(self, state: PartitionState, committed: int, began: float) -> None:
+    def _write(
+        self, state: PartitionState, committed: Mapping[Partition, int], began: float
+    ) -> None:
         try:
             manifest = self._store.write(state, committed=committed)
         except SnapshotError as error:
@@ -172,8 +175,8 @@ class SnapshotWriter:
         self._metrics.inc("snapshots_total", outcome="written")
         self._metrics.observe("snapshot_seconds", passed)
         with self._changed:
-            if state.partition in self._saved:
-                self._saved[state.partition] = began
+            if state.key in self._saved:
+                self._saved[state.key] = began
         about = {
             "event": "snapshot",
             "topic": manifest.topic,
@@ -186,7 +189,7 @@ class SnapshotWriter:
 
 
 class Captures:
-    """Copies of partitions on their way from the pipeline to the writer.
+    """Copies of states on their way from the pipeline to the writer.
 
     A copy travels with a piece of work, and is handed over once the offsets of its messages are
     committed. Without a writer there are none.
@@ -200,45 +203,51 @@ class Captures:
 
     def __init__(self, writer: SnapshotWriter | None, topic_id: Callable[[str], str]) -> None:
         self._writer, self._topic_id = writer, topic_id
-        self._expected: set[Partition] = set()
-        self._taken: dict[Partition, PartitionState] = {}
+        self._expected: set[StateKey] = set()
+        self._taken: dict[StateKey, PartitionState] = {}
 
     @property
     def wanted(self) -> bool:
         """Whether snapshots are kept at all."""
         return self._writer is not None
 
-    def follow(self, partition: Partition, age_s: float) -> None:
+    def follow(self, key: StateKey, age_s: float) -> None:
         """See `SnapshotWriter.follow`."""
         if self._writer is not None:
-            self._writer.follow(partition, age_s)
+            self._writer.follow(key, age_s)
 
-    def expect(self, partitions: Iterable[Partition]) -> None:
-        """Copies of partitions travel with a piece of work."""
-        self._expected.update(partitions)
+    def expect(self, keys: Iterable[StateKey]) -> None:
+        """Copies of states travel with a piece of work."""
+        self._expected.update(keys)
 
-    def take(self, states: Mapping[Partition, PartitionState]) -> None:
+    def take(self, states: Mapping[StateKey, PartitionState]) -> None:
         """That piece of work is done; ``states`` are the copies."""
-        for partition, state in states.items():
-            self._taken[partition] = with_topic_id(state, self._topic_id(partition[0]))
+        for key, state in states.items():
+            self._taken[key] = with_topic_ids(state, self._topic_id)
 
     def hand_over(self, committed: Callable[[Partition], int | None]) -> None:
-        """Give the writer the copies whose messages are committed."""
-        for partition, state in list(self._taken.items()):
-            offset = committed(partition)
-            if self._writer is not None and offset is not None and offset >= state.offset:
-                self._writer.submit(state, offset)
-                del self._taken[partition]
-                self._expected.discard(partition)
+        """Give the writer the copies whose messages are committed.
 
-    def due(self) -> Partition | None:
-        """The partition to copy now; None while a copy is on its way."""
+        A topic that was deleted in the meantime has no offset any more, and none in the snapshot.
+        """
+        if self._writer is None:
+            return
+        for key, state in list(self._taken.items()):
+            known = {p: offset for p in state.offsets if (offset := committed(p)) is not None}
+            offsets = {p: state.offsets[p] for p in known}
+            if known and all(known[p] >= offset for p, offset in offsets.items()):
+                self._writer.submit(replace(state, offsets=offsets), known)
+                del self._taken[key]
+                self._expected.discard(key)
+
+    def due(self) -> StateKey | None:
+        """The key of the state to copy now; None while a copy is on its way."""
         return None if self._writer is None or self._expected else self._writer.due()
 
-    def forget(self, gone: Collection[Partition]) -> None:
-        """Leave partitions to others."""
+    def forget(self, gone: Collection[StateKey]) -> None:
+        """Leave states to others."""
         self._expected -= set(gone)
-        self._taken = {p: state for p, state in self._taken.items() if p not in gone}
+        self._taken = {key: state for key, state in self._taken.items() if key not in gone}
         if self._writer is not None:
             self._writer.forget(gone)
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from broker_filter.schemas import software_version
 from broker_filter.state.partition import SCHEMA, PartitionState, SnapshotError
+from broker_filter.types import Partition
 
 __all__ = [
     "FORMAT",
@@ -21,10 +22,12 @@ __all__ = [
     "manifest_to_json",
 ]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Version of the manifest and of how objects are named."""
+ONE_TOPIC: Final = 1
+"""Its version before topics could share a state; read as well."""
 
-MAX_MANIFEST_BYTES: Final = 1 << 16
+MAX_MANIFEST_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +37,11 @@ class Manifest:
     Parameters
     ----------
     topic, partition
-    offset : int
-        Next input offset of the state.
-    committed : int
-        The group's offset when it was written; not below ``offset``.
+        Of its state; in place of the topic the pattern of several.
+    offsets : mapping of str to int
+        Next input offset of the state, by topic.
+    committed : mapping of str to int
+        The group's offsets when it was written; not below ``offsets``.
     schema : int
         Version of the state's columns.
     model_id, software : str
@@ -56,8 +60,8 @@ class Manifest:
 
     topic: str
     partition: int
-    offset: int
-    committed: int
+    offsets: Mapping[str, int]
+    committed: Mapping[str, int]
     schema: int
     model_id: str
     software: str
@@ -69,16 +73,25 @@ class Manifest:
     bytes: int
     sha256: str
 
+    @property
+    def offset(self) -> int:
+        """How far the state has come: the sum of its offsets."""
+        return sum(self.offsets.values())
+
 
 def describe(
-    state: PartitionState, committed: int, created: float, size: int, sha256: str
+    state: PartitionState,
+    committed: Mapping[Partition, int],
+    created: float,
+    size: int,
+    sha256: str,
 ) -> Manifest:
     """The manifest of a state that was written as ``size`` bytes of that hash."""
     newest = state.newest_mjd
     return Manifest(
-        *state.partition,
-        offset=state.offset,
-        committed=committed,
+        *state.key,
+        offsets=_by_topic(state.offsets),
+        committed=_by_topic(committed),
         schema=SCHEMA,
         model_id=state.model_id,
         software=software_version(),
@@ -114,11 +127,18 @@ def manifest_from_json(text: bytes) -> Manifest:
         if seal != _seal(content):
             raise SnapshotError("damaged", "not as it was written")
         written_as = content.pop("format")
-        if written_as != FORMAT:
+        if written_as == ONE_TOPIC:
+            content["offsets"] = {content["topic"]: content.pop("offset")}
+            content["committed"] = {content["topic"]: content["committed"]}
+        elif written_as != FORMAT:
             raise SnapshotError("version", f"its format is {written_as}, ours {FORMAT}")
         return Manifest(**content)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SnapshotError("damaged", repr(error)) from error
+
+
+def _by_topic(offsets: Mapping[Partition, int]) -> dict[str, int]:
+    return {topic: offset for (topic, _), offset in offsets.items()}
 
 
 def _seal(content: Mapping[str, Any]) -> str:

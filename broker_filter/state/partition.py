@@ -1,12 +1,16 @@
-"""All that one partition holds at one input offset, and its way to bytes and back.
+"""All that is kept of one partition at one input offset, and its way to bytes and back.
 
 A partition's windows, baselines, schedule and event states are one state only together, and only at
 an offset at which every window that was due has been looked at. `Intake.flush` and
 `Assessment.assess` make such a state; here it becomes a file.
+
+Topics of one pattern share their stars: partitions of the same number have one state, with an
+offset for each topic.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +29,7 @@ from broker_filter.state.columns import (
     read_columns,
     write_columns,
 )
-from broker_filter.types import Partition
+from broker_filter.types import Partition, StateKey
 
 __all__ = [
     "SCHEMA",
@@ -88,9 +92,11 @@ class PartitionState:
 
     Parameters
     ----------
-    partition : (str, int)
-    offset : int
-        Next input offset: all messages before it are in the state, none after it.
+    key : (str, int)
+        The partition, or pattern and number.
+    offsets : mapping of Partition to int
+        Next input offset of each partition behind it: all messages before it are in the state,
+        none after it.
     window_days : float, days
         Length of its windows.
     model_id : str
@@ -100,11 +106,16 @@ class PartitionState:
         and ``event/...``.
     """
 
-    partition: Partition
-    offset: int
+    key: StateKey
+    offsets: Mapping[Partition, int]
     window_days: float
     model_id: str
     columns: Columns
+
+    @property
+    def offset(self) -> int:
+        """How far it has come: the sum of its offsets."""
+        return sum(self.offsets.values())
 
     def __len__(self) -> int:
         """Windows held."""
@@ -138,12 +149,12 @@ def prefixed(name: str, columns: Columns) -> dict[str, Column]:
 
 def write_state(file: Writable, state: PartitionState) -> None:
     """Write a state in the layout of `broker_filter.state.columns`."""
-    topic, partition = state.partition
+    topic, number = state.key
     about = {
         "schema": SCHEMA,
         "topic": topic,
-        "partition": partition,
-        "offset": state.offset,
+        "partition": number,
+        "offsets": json.dumps({topic: offset for (topic, _), offset in state.offsets.items()}),
         "window_days": state.window_days,
         "model_id": state.model_id,
     }
@@ -169,18 +180,25 @@ def read_state(file: Readable, size: int) -> PartitionState:
         columns, about = read_columns(file, size)
         if about["schema"] != str(SCHEMA):
             raise SnapshotError("version", f"its schema is {about['schema']}, ours {SCHEMA}")
+        key = about["topic"], int(about["partition"])
         return PartitionState(
-            partition=(about["topic"], int(about["partition"])),
-            offset=int(about["offset"]),
+            key=key,
+            offsets=_offsets_of(about, key),
             window_days=float(about["window_days"]),
             model_id=about["model_id"],
             columns=_checked(columns),
         )
     except SnapshotError:
         raise
-    except (StateError, KeyError, ValueError) as error:
+    except (StateError, KeyError, ValueError, AttributeError, TypeError) as error:
         detail = str(error) if isinstance(error, StateError) else repr(error)
         raise SnapshotError("damaged", detail) from error
+
+
+def _offsets_of(about: Mapping[str, str], key: StateKey) -> dict[Partition, int]:
+    if "offsets" not in about:  # written before topics could share a state
+        return {key: int(about["offset"])}
+    return {(topic, key[1]): int(offset) for topic, offset in json.loads(about["offsets"]).items()}
 
 
 def _checked(columns: Mapping[str, NDArray[Any]]) -> dict[str, Column]:

@@ -1,6 +1,7 @@
 """Snapshots of partitions in a folder or an object store, through fsspec.
 
-One folder a partition, two objects a snapshot::
+One folder a partition, two objects a snapshot (topics of one pattern share theirs, and the pattern
+stands in place of the topic, with ``%`` and hexadecimal digits for unusual characters)::
 
     <url>/<topic>/<partition>/<time>-<offset>-<random>.safetensors   the state
                               <time>-<offset>-<random>.json          its manifest, written last
@@ -25,6 +26,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -47,13 +49,15 @@ from broker_filter.state.partition import (
     read_state,
     write_state,
 )
-from broker_filter.types import Partition
+from broker_filter.types import Partition, StateKey
 
 __all__ = ["Manifest", "SnapshotError", "SnapshotStore"]
 
 _log = logging.getLogger(__name__)
 
 MAX_MANIFESTS: Final = 32
+MAX_NAME: Final = 249
+"""Of a folder: the longest name of a topic."""
 ORPHAN_S: Final = 86_400.0
 """A state without a manifest is of a write that still goes on, or, after a day, of none."""
 
@@ -108,14 +112,14 @@ class SnapshotStore:
             raise ConfigError(f"snapshots cannot be kept at {self.url}: {error}") from error
         self._root = root.rstrip("/")
 
-    def write(self, state: PartitionState, *, committed: int) -> Manifest:
+    def write(self, state: PartitionState, *, committed: Mapping[Partition, int]) -> Manifest:
         """Write a snapshot; those older than the last few go.
 
         Parameters
         ----------
         state : PartitionState
-        committed : int
-            The group's offset of the partition; not below the state's.
+        committed : mapping of Partition to int
+            The group's offsets; not below the state's.
 
         Raises
         ------
@@ -123,38 +127,39 @@ class SnapshotStore:
             ``full``, ``permission`` or ``unwritable``; or ``ahead`` where the offsets of the
             state's messages are not committed. The snapshots before it are as they were.
         """
-        if state.offset > committed:
-            raise self._error(
-                "ahead", state.partition, f"offset {state.offset} is not committed, {committed} is"
-            )
+        for where, offset in state.offsets.items():
+            if offset > (done := committed.get(where, 0)):
+                text = f"offset {offset} of {where[0]} is not committed, {done} is"
+                raise self._error("ahead", state.key, text)
         created = time.time()
         name = f"{round(1000 * created):013d}-{state.offset}-{secrets.token_hex(4)}"
-        with self._as_snapshot_error("unwritable", state.partition):
+        with self._as_snapshot_error("unwritable", state.key):
             try:
                 size, digest = self._write_state(name, state)
                 manifest = describe(state, committed, created, size, digest)
-                self._write_manifest(name, state.partition, manifest)
+                self._write_manifest(name, state.key, manifest)
             except BaseException:
-                self._remove(state.partition, name)  # halves must not fill a full disk
+                self._remove(state.key, name)  # halves must not fill a full disk
                 raise
-        self._clean(state.partition, name)
+        self._clean(state.key, name)
         return manifest
 
     def load(
-        self, partition: Partition, *, window_days: float, at_most: int
+        self, key: StateKey, *, window_days: float, at_most: Mapping[Partition, int]
     ) -> tuple[Manifest, PartitionState]:
-        """Read the snapshot of highest offset that can be used.
+        """Read the snapshot that has come furthest of those that can be used.
 
         One of another model is used: its windows and baselines are the stars' own, and its open
         events keep their ids.
 
         Parameters
         ----------
-        partition : (str, int)
+        key : (str, int)
         window_days : float, days
             Length of the windows that it must have.
-        at_most : int
-            Highest offset that it may have: the committed one.
+        at_most : mapping of Partition to int
+            Highest offsets that it may have: the committed ones. Partitions of the state that are
+            not named are gone and do not count.
 
         Returns
         -------
@@ -167,7 +172,11 @@ class SnapshotStore:
             ``missing``; or why none of those found can be used: ``damaged``, ``version``,
             ``window``, ``ahead``, ``permission``, ``unreachable``.
         """
-        manifests, problems = self._manifests(partition)
+        manifests, problems = self._manifests(key)
+        topics = [topic for topic, _ in at_most]
+        manifests.sort(
+            key=lambda each: sum(each[1].offsets.get(topic, 0) for topic in topics), reverse=True
+        )
         for name, manifest in manifests:
             try:
                 self._check(name, manifest, window_days, at_most)
@@ -180,44 +189,45 @@ class SnapshotStore:
                 _log.warning("an older snapshot is used: %s", problem.detail, extra=about)
             return manifest, state
         if not problems:
-            raise self._error("missing", partition, "there is no snapshot")
+            raise self._error("missing", key, "there is no snapshot")
         raise SnapshotError(problems[0].reason, "; ".join(problem.detail for problem in problems))
 
-    def _manifests(
-        self, partition: Partition
-    ) -> tuple[list[tuple[str, Manifest]], list[SnapshotError]]:
-        """Manifests by offset, highest first, and why others cannot be read."""
+    def _manifests(self, key: StateKey) -> tuple[list[tuple[str, Manifest]], list[SnapshotError]]:
+        """Manifests, and why others cannot be read."""
         found, problems = [], []
-        with self._as_snapshot_error("unreachable", partition):
-            names = sorted(name for name, kind in self._names(partition) if kind == "json")
+        with self._as_snapshot_error("unreachable", key):
+            names = sorted(name for name, kind in self._names(key) if kind == "json")
         for name in names[-MAX_MANIFESTS:]:
             try:
-                found.append((name, self._read_manifest(name, partition)))
+                found.append((name, self._read_manifest(name, key)))
             except FileNotFoundError:
                 continue  # its owner has just replaced it
             except SnapshotError as error:
                 problems.append(error)
-        return sorted(found, key=lambda each: each[1].offset, reverse=True), problems
+        return found, problems
 
-    def _check(self, name: str, manifest: Manifest, window_days: float, at_most: int) -> None:
+    def _check(
+        self, name: str, manifest: Manifest, window_days: float, at_most: Mapping[Partition, int]
+    ) -> None:
         """Refuse a snapshot that cannot be used, before its state is read."""
-        partition = (manifest.topic, manifest.partition)
+        key = (manifest.topic, manifest.partition)
         if manifest.schema != SCHEMA:
             text = f"its columns are of version {manifest.schema}, ours of {SCHEMA}"
-            raise self._error("version", partition, text, name)
+            raise self._error("version", key, text, name)
         if manifest.window_days != window_days:
             text = f"its windows have {manifest.window_days:g} days, not {window_days:g}"
-            raise self._error("window", partition, text, name)
-        if manifest.offset > at_most:
-            text = f"its offset {manifest.offset} is beyond {at_most}, which is committed"
-            raise self._error("ahead", partition, text, name)
+            raise self._error("window", key, text, name)
+        for (topic, _), most in at_most.items():
+            if (offset := manifest.offsets.get(topic, 0)) > most:
+                text = f"its offset {offset} of {topic} is beyond {most}, which is committed"
+                raise self._error("ahead", key, text, name)
         if manifest.bytes > self._max_bytes:
             text = f"its {manifest.bytes} bytes are more than the {self._max_bytes} allowed"
-            raise self._error("damaged", partition, text, name)
+            raise self._error("damaged", key, text, name)
 
     def _write_state(self, name: str, state: PartitionState) -> tuple[int, str]:
         """Length and hash of the object written."""
-        path = self._path(state.partition, f"{name}.safetensors")
+        path = self._path(state.key, f"{name}.safetensors")
         if isinstance(self._fs, LocalFileSystem):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         with self._fs.open(path, "wb") as file:
@@ -225,80 +235,81 @@ class SnapshotStore:
             write_state(hashing, state)
         return hashing.size, hashing.sha256.hexdigest()
 
-    def _write_manifest(self, name: str, partition: Partition, manifest: Manifest) -> None:
-        path, text = self._path(partition, f"{name}.json"), manifest_to_json(manifest)
+    def _write_manifest(self, name: str, key: StateKey, manifest: Manifest) -> None:
+        path, text = self._path(key, f"{name}.json"), manifest_to_json(manifest)
         if isinstance(self._fs, LocalFileSystem):  # an object store shows whole objects only
-            part = Path(self._path(partition, f"{name}.part"))
+            part = Path(self._path(key, f"{name}.part"))
             part.write_bytes(text)
             part.replace(path)
         else:
             self._fs.pipe_file(path, text)
 
-    def _read_manifest(self, name: str, partition: Partition) -> Manifest:
-        path = self._path(partition, f"{name}.json")
+    def _read_manifest(self, name: str, key: StateKey) -> Manifest:
+        path = self._path(key, f"{name}.json")
         with (
-            self._as_snapshot_error("unreachable", partition, name),
+            self._as_snapshot_error("unreachable", key, name),
             self._fs.open(path, "rb") as file,
         ):
             content = file.read(MAX_MANIFEST_BYTES + 1)
         try:
             manifest = manifest_from_json(content)
-            if partition != (manifest.topic, manifest.partition):
+            if key != (manifest.topic, manifest.partition):
                 raise SnapshotError("damaged", f"it is of {manifest.topic} {manifest.partition}")
         except SnapshotError as error:
             text = f"its manifest: {error.detail}"
-            raise self._error(error.reason, partition, text, name) from error
+            raise self._error(error.reason, key, text, name) from error
         return manifest
 
     def _read_state(self, name: str, manifest: Manifest) -> PartitionState:
-        partition = (manifest.topic, manifest.partition)
-        path = self._path(partition, f"{name}.safetensors")
+        key = (manifest.topic, manifest.partition)
+        path = self._path(key, f"{name}.safetensors")
         try:
             with (
-                self._as_snapshot_error("unreachable", partition, name),
+                self._as_snapshot_error("unreachable", key, name),
                 self._fs.open(path, "rb") as file,
             ):
                 hashing = _HashingReader(file)
                 state = read_state(hashing, manifest.bytes)
         except FileNotFoundError as error:
-            raise self._error("damaged", partition, "its state is not there", name) from error
+            raise self._error("damaged", key, "its state is not there", name) from error
         except SnapshotError as error:
             if error.reason != "damaged":
                 raise
-            raise self._error("damaged", partition, error.detail, name) from error
+            raise self._error("damaged", key, error.detail, name) from error
         if hashing.sha256.hexdigest() != manifest.sha256:
-            raise self._error("damaged", partition, "its bytes do not have its sha256", name)
-        if (state.partition, state.offset) != (partition, manifest.offset):
-            raise self._error("damaged", partition, "its state is another's", name)
+            raise self._error("damaged", key, "its bytes do not have its sha256", name)
+        offsets = {(topic, key[1]): offset for topic, offset in manifest.offsets.items()}
+        if (state.key, state.offsets) != (key, offsets):
+            raise self._error("damaged", key, "its state is another's", name)
         return state
 
-    def _clean(self, partition: Partition, newest: str) -> None:
+    def _clean(self, key: StateKey, newest: str) -> None:
         """Remove all but the last few snapshots, and what crashes have left.
 
         The one just written stays whatever its name says of the time, since clocks jump.
         """
         try:
-            names = self._names(partition)
+            names = self._names(key)
             whole = {name for name, kind in names if kind == "json"}
             before = sorted(whole - {newest}, reverse=True)
             for name in before[self._keep - 1 :]:
-                self._remove(partition, name)
+                self._remove(key, name)
             for name in {name for name, _ in names} - whole:
                 if time.time() - int(name[:13]) / 1000 > ORPHAN_S:
-                    self._remove(partition, name)
+                    self._remove(key, name)
         except Exception as error:  # noqa: BLE001  file systems raise what they like
-            text = f"{self._shown(partition)}: old snapshots are not removed: {error}"
+            text = f"{self._shown(key)}: old snapshots are not removed: {error}"
             _log.warning(text, extra={"event": "snapshot_not_removed"})
 
-    def _remove(self, partition: Partition, name: str) -> None:
+    def _remove(self, key: StateKey, name: str) -> None:
         """Remove what there is of a snapshot, its manifest first."""
         for kind in ("json", "part", "safetensors"):
             with suppress(FileNotFoundError):
-                self._fs.rm_file(self._path(partition, f"{name}.{kind}"))
+                self._fs.rm_file(self._path(key, f"{name}.{kind}"))
 
-    def _names(self, partition: Partition) -> list[tuple[str, str]]:
+    def _names(self, key: StateKey) -> list[tuple[str, str]]:
         """Name and kind of the objects in a partition's folder."""
-        folder = self._path(partition)
+        folder = self._path(key)
         self._fs.invalidate_cache(folder)
         try:
             paths = self._fs.ls(folder, detail=False)
@@ -307,32 +318,36 @@ class SnapshotStore:
         found = (_NAME.fullmatch(Path(path).name) for path in paths)
         return [(match[1], match[2]) for match in found if match]
 
-    def _path(self, partition: Partition, name: str = "") -> str:
-        return f"{self._root}/{partition[0]}/{partition[1]}/{name}".rstrip("/")
+    def _path(self, key: StateKey, name: str = "") -> str:
+        return f"{self._root}/{_folder(key)}/{name}".rstrip("/")
 
-    def _shown(self, partition: Partition, name: str = "") -> str:
+    def _shown(self, key: StateKey, name: str = "") -> str:
         """The place as messages show it, without a password."""
-        return f"{self.url}/{partition[0]}/{partition[1]}/{name}".rstrip("/")
+        return f"{self.url}/{_folder(key)}/{name}".rstrip("/")
 
-    def _error(
-        self, reason: Reason, partition: Partition, text: str, name: str = ""
-    ) -> SnapshotError:
-        return SnapshotError(reason, f"{self._shown(partition, name)}: {text} ({_WAY_OUT[reason]})")
+    def _error(self, reason: Reason, key: StateKey, text: str, name: str = "") -> SnapshotError:
+        return SnapshotError(reason, f"{self._shown(key, name)}: {text} ({_WAY_OUT[reason]})")
 
     @contextmanager
-    def _as_snapshot_error(
-        self, reason: Reason, partition: Partition, name: str = ""
-    ) -> Iterator[None]:
+    def _as_snapshot_error(self, reason: Reason, key: StateKey, name: str = "") -> Iterator[None]:
         """Turn whatever a file system raises into one error that says where and what to do."""
         try:
             yield
         except (SnapshotError, FileNotFoundError) as error:
             if isinstance(error, SnapshotError) or reason == "unreachable":
                 raise
-            raise self._error(reason, partition, str(error), name) from error
+            raise self._error(reason, key, str(error), name) from error
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
-            raise self._error(_reason(error, reason), partition, text, name) from error
+            raise self._error(_reason(error, reason), key, text, name) from error
+
+
+def _folder(key: StateKey) -> str:
+    """A pattern may hold any character, and three bytes stand for one: so a long one is cut."""
+    name = quote(key[0], safe="")
+    if len(name) > MAX_NAME:
+        name = f"{name[:100]}-{hashlib.sha256(key[0].encode()).hexdigest()[:16]}"
+    return f"{name}/{key[1]}"
 
 
 def _reason(error: Exception, otherwise: Reason) -> Reason:

@@ -77,14 +77,14 @@ def measure(*, quick: bool) -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         store = SnapshotStore(folder)
         began = time.perf_counter()
-        manifest = store.write(work.captured[TOPIC, 0], committed=epochs + 1)
+        manifest = store.write(work.captured[TOPIC, 0], committed={(TOPIC, 0): epochs + 1})
         written = time.perf_counter() - began
         del intake, work
         began = time.perf_counter()
-        _, state = store.load((TOPIC, 0), window_days=20.0, at_most=epochs + 1)
+        _, state = store.load((TOPIC, 0), window_days=20.0, at_most={(TOPIC, 0): epochs + 1})
         loaded = time.perf_counter() - began
     intake = make_intake()
-    intake.restore((TOPIC, 0), state, live_from=epochs + 1)
+    intake.restore((TOPIC, 0), state, state.offsets, {(TOPIC, 0): epochs + 1})
     restored = time.perf_counter() - began
     case = f"Snapshot of {stars:,} stars with {epochs} points each"
     return [

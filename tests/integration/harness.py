@@ -48,6 +48,7 @@ __all__ = [
     "make_archive",
     "settings_of",
     "trial",
+    "values_of",
     "version",
 ]
 
@@ -393,26 +394,7 @@ class Trial:
         return compare(expected, self.outcome())
 
     def _values(self, topic: str, isolation: str = "read_committed") -> Iterator[bytes]:
-        """Messages of a topic of one partition from beginning to end."""
-        consumer = ck.Consumer(
-            {
-                "bootstrap.servers": self.servers,
-                "group.id": f"{self.name}-reader",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "isolation.level": isolation,
-                "log_level": 0,
-            }
-        )
-        consumer.assign([ck.TopicPartition(topic, 0, ck.OFFSET_BEGINNING)])
-        with closing(consumer):
-            while True:
-                message = consumer.poll(PATIENCE_S)
-                assert message is not None, self.logs()
-                if message.error() is not None:
-                    assert message.error().code() == ck.KafkaError._PARTITION_EOF
-                    return
-                yield message.value()
+        return values_of(self.servers, topic, isolation)
 
     def close(self) -> None:
         """End what still runs."""
@@ -420,6 +402,29 @@ class Trial:
             if filter_.running():
                 filter_.kill()
         self._progress.close()
+
+
+def values_of(servers: str, topic: str, isolation: str = "read_committed") -> Iterator[bytes]:
+    """Messages of a topic of one partition from beginning to end."""
+    consumer = ck.Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": f"{topic}-reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+            "log_level": 0,
+        }
+    )
+    consumer.assign([ck.TopicPartition(topic, 0, ck.OFFSET_BEGINNING)])
+    with closing(consumer):
+        while True:
+            message = consumer.poll(PATIENCE_S)
+            assert message is not None, topic
+            if message.error() is not None:
+                assert message.error().code() == ck.KafkaError._PARTITION_EOF
+                return
+            yield message.value()
 
 
 @contextmanager

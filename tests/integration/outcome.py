@@ -107,12 +107,11 @@ class _Run:
 
     def states(self) -> dict[Partition, PartitionState]:
         """Copies of all partitions."""
-        partitions = self._pipeline.intake.partitions()
-        return self._pipeline.step([], 0, capture=partitions).captured
+        return self._pipeline.step([], 0, capture=self._pipeline.intake.keys()).captured
 
     def restore(self, states: dict[Partition, PartitionState]) -> None:
-        for partition, state in states.items():
-            self._pipeline.restore(partition, state, live_from=state.offset)
+        for key, state in states.items():
+            self._pipeline.restore(key, state, state.offsets, state.offsets)
 
 
 def _letter(letter: DeadLetter) -> Letter:

@@ -127,9 +127,9 @@ def test_one_window_back_by_timestamps(stream: tuple[str, str, str]) -> None:
     publish(servers, topic, 40)
     with closing(GroupProgress(settings(*stream))) as progress:
         # The message before the 31st is of day 30; ten days before that is day 20, offset 19.
-        assert progress.before((topic, 0), 30, 10.0) == 19
-        assert progress.before((topic, 0), 5, 10.0) == 0
-        assert progress.before((topic, 1), 0, 10.0) == 0
+        assert progress.before({(topic, 0): 30}, 10.0) == {(topic, 0): 19}
+        assert progress.before({(topic, 0): 5}, 10.0) == {(topic, 0): 0}
+        assert progress.before({(topic, 1): 0}, 10.0) == {(topic, 1): 0}
         assert progress.span((topic, 0)) == (0, 40)
 
 
@@ -142,7 +142,7 @@ def test_a_timestamp_years_ahead_does_not_empty_the_windows(stream: tuple[str, s
     assert producer.flush(30) == 0
     with closing(GroupProgress(settings(*stream))) as progress:
         # The newest that can be believed is of day 40; ten days before that is day 30, offset 29.
-        assert progress.before((topic, 0), 41, 10.0) == 29
+        assert progress.before({(topic, 0): 41}, 10.0) == {(topic, 0): 29}
 
 
 @pytest.mark.parametrize("by_transaction", [False, True])

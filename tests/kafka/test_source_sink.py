@@ -566,7 +566,7 @@ class TestProgress:
         progress = MemoryProgress(source)
         assert progress.committed(("t", 0)) is None
         assert progress.span(("t", 0)) == (10, 20)
-        assert progress.before(("t", 0), 18, 3.0) == 14
+        assert progress.before({("t", 0): 18}, 3.0) == {("t", 0): 14}
         source.poll(9, 0)
         source.commit({("t", 0): 15})
         assert progress.committed(("t", 0)) == 15

@@ -32,6 +32,7 @@ from broker_filter.state.partition import PartitionState, SnapshotError, read_st
 from broker_filter.types import (
     DeadLetter,
     Fit,
+    KeyOf,
     Message,
     NotFitted,
     SourceFit,
@@ -98,6 +99,7 @@ def make_pipeline(
     metrics: Metrics | None = None,
     model_id: str = "peak-test-0.0.1",
     options: AssessmentOptions | None = None,
+    key_of: KeyOf = lambda where: where,
 ) -> Pipeline:
     stub: Any = scorer or PeakScorer()
     metrics = metrics or Metrics()
@@ -108,6 +110,7 @@ def make_pipeline(
         WindowStore,
         lambda: Schedule(every_days, min_points),
         metrics,
+        key_of,
     )
     options = options or AssessmentOptions(Rule(THRESHOLD), prior_odds=1e-6, samples=20)
     provenance = Provenance(model_id, "0" * 64, "0", 20.0)
@@ -286,6 +289,11 @@ def cut_up(
     return alerts + outputs.alerts, dead, offsets, outputs.captured[WHERE]
 
 
+def resume(pipeline: Pipeline, state: PartitionState | None, live_from: int) -> None:
+    offsets = {WHERE: 0} if state is None else state.offsets
+    pipeline.restore(WHERE, state, offsets, {WHERE: live_from})
+
+
 def through_bytes(state: PartitionState) -> PartitionState:
     file = io.BytesIO()
     write_state(file, state)
@@ -295,7 +303,7 @@ def through_bytes(state: PartitionState) -> PartitionState:
 def held(state: PartitionState) -> dict[str, bytes]:
     """All that a state holds, bit for bit."""
     columns = {name: column.tobytes() for name, column in arrays_of(state.columns).items()}
-    return columns | {"": repr((state.partition, state.offset, state.model_id)).encode()}
+    return columns | {"": repr((state.key, state.offsets, state.model_id)).encode()}
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +322,7 @@ def test_a_restored_partition_goes_on_as_if_nothing_had_happened(
 ) -> None:
     before, _, _, state = cut_up(make_pipeline(), STREAM[:moment], cuts)
     pipeline = make_pipeline()
-    pipeline.restore(WHERE, through_bytes(state), live_from=moment)
+    resume(pipeline, through_bytes(state), moment)
     after, _, _, end = cut_up(pipeline, STREAM[moment:], cuts)
     assert contents(before + after) == contents(alerts)
     assert held(end) == held(end_state)
@@ -329,7 +337,7 @@ def test_what_was_sent_before_is_replayed_in_silence(
     state = cut_up(make_pipeline(), STREAM[:moment])[3]
     sent_before = run(STREAM[:committed])
     pipeline = make_pipeline()
-    pipeline.restore(WHERE, through_bytes(state), live_from=committed)
+    resume(pipeline, through_bytes(state), committed)
     after, _, offsets, end = cut_up(pipeline, STREAM[moment:], cuts)
     assert contents(sent_before + after) == contents(alerts)
     assert held(end) == held(end_state)
@@ -341,7 +349,7 @@ def test_a_silent_stretch_gives_nothing_at_all() -> None:
     state = cut_up(make_pipeline(), bad[:50])[3]
     metrics = Metrics()
     pipeline = make_pipeline(metrics=metrics)
-    pipeline.restore(WHERE, state, live_from=len(STREAM) - 4)
+    resume(pipeline, state, len(STREAM) - 4)
     alerts, dead, offsets, _ = cut_up(pipeline, bad[50:-4], range(0, len(bad), 7))
     assert (alerts, dead, offsets) == ([], [], [])
     assert metrics.total("records_dead_total") == 0
@@ -354,14 +362,14 @@ def test_a_silent_stretch_gives_nothing_at_all() -> None:
 def test_a_replay_from_nothing_is_silent_up_to_the_committed_offset(alerts: list[Alert]) -> None:
     committed = 300
     pipeline = make_pipeline()
-    pipeline.restore(WHERE, None, live_from=committed)
+    resume(pipeline, None, committed)
     assert contents(run(STREAM[:committed]) + cut_up(pipeline, STREAM)[0]) == contents(alerts)
 
 
 def test_a_restore_ends_when_the_committed_offset_is_reached() -> None:
     metrics = Metrics()
     pipeline = make_pipeline(metrics=metrics)
-    pipeline.intake.restore(WHERE, None, live_from=4, began=100.0)
+    pipeline.intake.restore(WHERE, None, {WHERE: 0}, {WHERE: 4}, 100.0)
     pipeline.step(STREAM[:3], 101.0)
     assert pipeline.intake.replaying() == {WHERE: 4}
     assert metrics.value("restore_seconds") == 0
@@ -372,7 +380,7 @@ def test_a_restore_ends_when_the_committed_offset_is_reached() -> None:
 
 def test_a_restore_ends_where_the_last_offsets_hold_no_message() -> None:
     pipeline = make_pipeline()
-    pipeline.intake.restore(WHERE, None, live_from=4)
+    pipeline.intake.restore(WHERE, None, {WHERE: 0}, {WHERE: 4})
     pipeline.step(STREAM[:3], 0.0)
     pipeline.intake.live(WHERE)
     assert pipeline.intake.replaying() == {}
@@ -384,7 +392,7 @@ def test_a_state_holds_what_was_due_and_not_yet_evaluated(alerts: list[Alert]) -
     assert waiting.step(STREAM[:200], 0.0).alerts == []
     outputs = waiting.step([], 0.0, capture=[WHERE])
     pipeline = make_pipeline()
-    pipeline.restore(WHERE, outputs.captured[WHERE], live_from=200)
+    resume(pipeline, outputs.captured[WHERE], 200)
     assert contents(outputs.alerts + cut_up(pipeline, STREAM[200:])[0]) == contents(alerts)
 
 
@@ -410,7 +418,7 @@ def test_partitions_have_states_of_their_own(alerts: list[Alert]) -> None:
     assert list(outputs.captured) == [("epochs", 1)]
     pipeline.intake.drop([WHERE])
     pipeline.assessment.drop([WHERE])
-    assert pipeline.intake.partitions() == [("epochs", 1)]
+    assert pipeline.intake.keys() == [("epochs", 1)]
     rest = pipeline.step(other[250:], 0.0, flush=True).alerts
     once = {str(alert.alert_id): alert for alert in first + outputs.alerts + rest}
     assert contents(list(once.values())) == contents(alerts)
@@ -429,7 +437,7 @@ def test_what_waits_of_a_partition_that_went_is_not_evaluated() -> None:
 def test_an_event_of_another_model_keeps_its_id(alerts: list[Alert]) -> None:
     state = cut_up(make_pipeline(), STREAM[:255])[3]
     pipeline = make_pipeline(model_id="peak-test-0.0.2")
-    pipeline.restore(WHERE, state, live_from=255)
+    resume(pipeline, state, 255)
     after = cut_up(pipeline, STREAM[255:])[0]
     assert {alert.model_id for alert in after} == {"peak-test-0.0.2"}
     assert {alert.event_id for alert in after} == {alert.event_id for alert in alerts}
@@ -440,9 +448,9 @@ def test_windows_of_another_length_are_not_restored() -> None:
     state = replace(cut_up(make_pipeline(), STREAM[:50])[3], window_days=10.0)
     pipeline = make_pipeline()
     with pytest.raises(SnapshotError, match="10 days") as caught:
-        pipeline.restore(WHERE, state, live_from=50)
+        resume(pipeline, state, 50)
     assert caught.value.reason == "window"
-    assert pipeline.intake.partitions() == []
+    assert pipeline.intake.keys() == []
 
 
 @pytest.mark.parametrize(
@@ -459,7 +467,7 @@ def test_a_state_that_contradicts_itself_is_not_restored(lost: str) -> None:
         rest = {name: column for name, column in columns.items() if name != lost}
         changed = rest if broken is None else {**rest, lost: broken}
         with pytest.raises(StateError):
-            make_pipeline().restore(WHERE, replace(state, columns=changed), live_from=250)
+            resume(make_pipeline(), replace(state, columns=changed), 250)
 
 
 def test_certified_k_decides_where_it_is_asked_to(alerts: list[Alert]) -> None:
@@ -663,3 +671,70 @@ def test_a_message_on_which_the_decoder_fails_becomes_a_dead_letter(
     assert "RecursionError: too deep" in letter.detail
     assert metrics.value("records_dead_total", reason="internal") == 1
     assert outputs.offsets == {("epochs", 0): 3}
+
+
+# Topics that share their stars: a star is one star, whatever topics its messages are in.
+
+NIGHT = 150  # messages
+SHARED = ("^night", 0)
+
+
+def by_night(stream: Sequence[Message]) -> list[Message]:
+    """A stream as nightly topics, each with offsets of its own."""
+    return [replace(m, topic=f"night-{i // NIGHT}", offset=i % NIGHT) for i, m in enumerate(stream)]
+
+
+def sharing() -> Pipeline:
+    return make_pipeline(key_of=lambda where: (SHARED[0], where[1]))
+
+
+@settings(max_examples=8, deadline=None)
+@given(polls)
+def test_nightly_topics_that_share_are_as_one_topic(alerts: list[Alert], cuts: list[int]) -> None:
+    pipeline, found = sharing(), []
+    nights = by_night(STREAM)
+    for first, last in itertools.pairwise([0, *sorted(cuts), len(nights)]):
+        found += pipeline.step(nights[first:last], 0.0, flush=True).alerts
+    assert contents(found) == contents(alerts)
+    assert pipeline.intake.keys() == [SHARED]
+
+
+def test_nightly_topics_that_do_not_share_part_the_star(alerts: list[Alert]) -> None:
+    """Without the sharing the test above would have nothing to find."""
+    assert contents(run(by_night(STREAM))) != contents(alerts)
+
+
+@settings(max_examples=8, deadline=None)
+@given(moments, moments)
+def test_a_state_of_several_topics_goes_on_as_if_nothing_had_happened(
+    alerts: list[Alert], one: int, two: int
+) -> None:
+    moment, committed = sorted((one, two))
+    nights = by_night(STREAM)
+    before = sharing()
+    before.step(nights[:moment], 0.0, flush=True)
+    state = through_bytes(before.step([], 0.0, capture=[SHARED]).captured[SHARED])
+    known = {(f"night-{n}", 0): min(NIGHT, moment - n * NIGHT) for n in range(-(-moment // NIGHT))}
+    assert (state.key, state.offsets, state.offset) == (SHARED, known, moment)
+
+    after = sharing()
+    ends = {(f"night-{n}", 0): min(NIGHT, committed - n * NIGHT) for n in range(4)}
+    after.restore(SHARED, state, dict.fromkeys(ends, 0) | known, ends)
+    found = after.step(nights[moment:], 0.0, flush=True)
+    assert contents(run(STREAM[:committed]) + found.alerts) == contents(alerts)
+    assert all(offset > ends.get(where, 0) for where, offset in found.offsets.items())
+
+
+def test_a_topic_that_goes_leaves_its_stars_to_the_others(alerts: list[Alert]) -> None:
+    nights, pipeline = by_night(STREAM), sharing()
+    # The last messages of the night wait to be looked at when its topic goes.
+    found = pipeline.step(nights[: 2 * NIGHT - 10], 0.0, flush=True).alerts
+    found += pipeline.step(nights[2 * NIGHT - 10 : 2 * NIGHT], 0.0).alerts
+    pipeline.step(nights[2 * NIGHT : 2 * NIGHT + 1], 0.0)
+    pipeline.intake.drop([("night-0", 0), ("night-1", 0)])
+    outputs = pipeline.step(nights[2 * NIGHT + 1 :], 0.0, capture=[SHARED])
+    assert contents(found + outputs.alerts) == contents(alerts)
+    assert {topic for topic, _ in outputs.offsets} == {"night-2", "night-3"}
+    assert {topic for topic, _ in outputs.captured[SHARED].offsets} == {"night-2", "night-3"}
+    pipeline.intake.drop([("night-2", 0), ("night-3", 0)])
+    assert pipeline.intake.keys() == []

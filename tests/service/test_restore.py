@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from broker_filter.backoff import Backoff
 from broker_filter.errors import StateError, TransientError
 from broker_filter.kafka.memory import MemorySource
 from broker_filter.kafka.progress import MemoryProgress
-from broker_filter.service.restore import Restorer, Start, find_start, with_topic_id
+from broker_filter.service.restore import Restorer, Start, find_start, with_topic_ids
 from broker_filter.state.partition import PartitionState, SnapshotError
 from broker_filter.state.store import SnapshotStore
 from broker_filter.types import Message
+from tests.state.test_store import make_state
 
 PARTITION = ("epochs", 0)
 DAY_MS = 86_400_000
@@ -42,18 +44,18 @@ class Store:
         self.offset, self.reason, self.topic_id = offset, reason, topic_id
         self.loads = 0
 
-    def load(self, partition: Any, *, window_days: float, at_most: int) -> Any:
+    def load(self, partition: Any, *, window_days: float, at_most: Any) -> Any:
         assert window_days == DAYS
         self.loads += 1
-        reason = self.reason or ("ahead" if self.offset > at_most else None)
+        reason = self.reason or ("ahead" if self.offset > at_most[PARTITION] else None)
         if reason:
             raise SnapshotError(reason, "told by the test")
 
         class Manifest:
             created = time.time() - 60
 
-        state = PartitionState(partition, self.offset, DAYS, "model", {})
-        return Manifest, with_topic_id(state, self.topic_id)
+        state = PartitionState(partition, {PARTITION: self.offset}, DAYS, "model", {})
+        return Manifest, with_topic_ids(state, lambda _: self.topic_id)
 
 
 def start(
@@ -62,11 +64,16 @@ def start(
     reset: Any = "earliest",
     backoff: Backoff | None = None,
 ) -> Start:
-    return find_start(PARTITION, where, store, DAYS, reset, backoff)
+    return find_start(PARTITION, [PARTITION], where, store, DAYS, reset, backoff)
 
 
 def summary(found: Start) -> tuple[int, int, str, bool]:
-    return found.offset, found.live_from, found.outcome, found.state is not None
+    return (
+        found.offsets[PARTITION],
+        found.live_from[PARTITION],
+        found.outcome,
+        found.state is not None,
+    )
 
 
 def test_a_snapshot_is_replayed_in_silence_up_to_the_committed_offset() -> None:
@@ -164,6 +171,56 @@ def test_a_real_store_gives_what_was_saved(tmp_path: Path) -> None:
     assert summary(start(progress(committed=70), store))[2] == "missing"
 
 
+# Topics that share their stars begin together.
+
+SHARED = ("^night", 0)
+OLD, LAST, NEW = (("night-1", 0), ("night-2", 0), ("night-3", 0))
+
+
+def nights(**committed: int) -> MemoryProgress:
+    """Thirty days a topic, one message a day."""
+    source = MemorySource(
+        Message(*where, n, None, b"", (30 * i + n + 1) * DAY_MS)
+        for i, where in enumerate((OLD, LAST, NEW))
+        for n in range(30)
+    )
+    source.stored = {where: committed[name] for where, name in NAMES.items() if name in committed}
+    return MemoryProgress(source)
+
+
+NAMES = {OLD: "old", LAST: "last", NEW: "new"}
+
+
+def start_of_nights(where: MemoryProgress, store: Any = None, reset: Any = "earliest") -> Start:
+    return find_start(SHARED, list(NAMES), where, store, DAYS, reset)
+
+
+def test_a_topic_that_came_after_the_snapshot_is_read_from_its_start(tmp_path: Path) -> None:
+    state = replace(make_state(), key=SHARED, offsets={OLD: 30, LAST: 20})
+    store = SnapshotStore(str(tmp_path))
+    store.write(state, committed=state.offsets)
+    found = start_of_nights(nights(old=30, last=25), store, "latest")
+    assert found.offsets == {OLD: 30, LAST: 20, NEW: 0}
+    assert found.live_from == {OLD: 30, LAST: 25, NEW: 0}
+    assert (found.key, found.outcome) == (SHARED, "snapshot")
+
+
+def test_two_windows_are_counted_over_all_topics() -> None:
+    """The newest committed message is of day 49; forty days before that is day 9."""
+    found = start_of_nights(nights(old=30, last=19))
+    assert found.offsets == {OLD: 8, LAST: 0, NEW: 0}
+    assert found.live_from == {OLD: 30, LAST: 19, NEW: 0}
+    found = start_of_nights(nights(old=30, last=30, new=30))
+    assert found.offsets == {OLD: 30, LAST: 19, NEW: 0}
+
+
+@pytest.mark.parametrize(("reset", "offset"), [("earliest", 0), ("latest", 30)])
+def test_a_new_group_begins_all_topics_where_the_settings_say(reset: str, offset: int) -> None:
+    found = start_of_nights(nights(), None, reset)
+    assert found.offsets == found.live_from == dict.fromkeys(NAMES, offset)
+    assert found.outcome == "new"
+
+
 def finish(restorer: Restorer) -> list[Start]:
     found: list[Start] = []
     end = time.monotonic() + 10
@@ -178,47 +235,47 @@ def made(find: Callable[..., Start], limit_s: float = 10.0) -> Restorer:
     return Restorer(find, limit_s)
 
 
-def blank(where: Any, snapshots: bool = True) -> Start:
-    return Start(where, None, 0, 0, "snapshot" if snapshots else "damaged")
+def blank(key: Any, snapshots: bool = True) -> Start:
+    return Start(key, None, {key: 0}, {key: 0}, "snapshot" if snapshots else "damaged")
 
 
 def test_starts_are_found_in_the_background_and_cancelled_ones_never_come() -> None:
     gate = threading.Event()
 
-    def find(where: Any, snapshots: bool) -> Start:
+    def find(where: Any, _: Any, snapshots: bool) -> Start:
         assert gate.wait(10)
         return blank(where, snapshots)
 
     restorer = made(find)
-    restorer.begin([("t", 0), ("t", 1)])
-    restorer.begin([("t", 1)], snapshots=False)
+    restorer.begin({where: [where] for where in (("t", 0), ("t", 1))})
+    restorer.begin({("t", 1): [("t", 1)]}, snapshots=False)
     restorer.cancel([("t", 0)])
     assert restorer.finished() == []
     gate.set()
-    assert [(s.partition, s.outcome) for s in finish(restorer)] == [(("t", 1), "damaged")]
+    assert [(s.key, s.outcome) for s in finish(restorer)] == [(("t", 1), "damaged")]
     restorer.close()
 
 
 def test_a_broker_that_does_not_answer_is_asked_again() -> None:
     answers = [TransientError("no answer"), TransientError("no answer")]
 
-    def find(where: Any, snapshots: bool) -> Start:
+    def find(where: Any, _: Any, snapshots: bool) -> Start:
         if answers:
             raise answers.pop()
         return blank(where, snapshots)
 
     restorer = made(find)
-    restorer.begin([PARTITION])
-    assert [s.partition for s in finish(restorer)] == [PARTITION]
+    restorer.begin({PARTITION: [PARTITION]})
+    assert [s.key for s in finish(restorer)] == [PARTITION]
     restorer.close()
 
 
 def test_what_no_attempt_can_mend_reaches_the_caller() -> None:
-    def find(where: Any, snapshots: bool) -> Start:
+    def find(where: Any, _: Any, snapshots: bool) -> Start:
         raise StateError(f"{where} {snapshots} is lost")
 
     restorer = made(find)
-    restorer.begin([PARTITION])
+    restorer.begin({PARTITION: [PARTITION]})
     with pytest.raises(StateError, match="is lost"):
         finish(restorer)
     restorer.close()

@@ -177,8 +177,9 @@ class Bench:
             self.writer = SnapshotWriter(store, self.metrics, interval_s=3600)
             self.writer.start()
         restorer = Restorer(
-            lambda where, snapshots: find_start(
-                where,
+            lambda key, partitions, snapshots: find_start(
+                key,
+                partitions,
                 MemoryProgress(self.stream.memory),
                 store if snapshots else None,
                 WindowStore().window_days,

@@ -38,13 +38,13 @@ class GatedStore:
         self.error: SnapshotError | None = None
         self.offsets: list[int] = []
 
-    def write(self, state: PartitionState, *, committed: int) -> Any:
+    def write(self, state: PartitionState, *, committed: Any) -> Any:
         self.began.set()
         assert self.gate.wait(WAIT_S)
         if self.error:
             raise self.error
         self.offsets.append(state.offset)
-        return ManifestLike(committed)
+        return ManifestLike(sum(committed.values()))
 
 
 class ManifestLike:
@@ -76,7 +76,7 @@ def test_partitions_take_turns_and_one_copy_is_on_its_way_at_a_time(parts: Parts
     clock.now += 60
     assert writer.due() == A
     assert writer.due() is None  # its copy is on its way through the network's queue
-    writer.submit(make_state(), 40)
+    writer.submit(make_state(), {A: 40})
     assert writer.due() is None  # and is being written
     store.gate.set()
     assert writer.wait(WAIT_S)
@@ -94,10 +94,10 @@ def test_a_copy_that_never_comes_does_not_stop_the_others(parts: Parts) -> None:
 
 def test_a_copy_that_waits_is_replaced_by_a_newer_one(parts: Parts) -> None:
     writer, store, _, _ = parts
-    writer.submit(make_state(10), 10)
+    writer.submit(make_state(10), {A: 10})
     assert store.began.wait(WAIT_S)
     for offset in (20, 30):
-        writer.submit(make_state(offset), offset)
+        writer.submit(make_state(offset), {A: offset})
     assert not writer.wait(0.01)
     store.gate.set()
     assert writer.wait(WAIT_S)
@@ -107,9 +107,9 @@ def test_a_copy_that_waits_is_replaced_by_a_newer_one(parts: Parts) -> None:
 def test_a_partition_that_went_is_not_written_any_more(parts: Parts) -> None:
     writer, store, _, clock = parts
     writer.follow(A)
-    writer.submit(make_state(10), 10)
+    writer.submit(make_state(10), {A: 10})
     assert store.began.wait(WAIT_S)
-    writer.submit(make_state(20), 20)
+    writer.submit(make_state(20), {A: 20})
     writer.forget([A])
     store.gate.set()
     assert writer.wait(WAIT_S)
@@ -128,7 +128,7 @@ def test_a_failure_is_counted_and_tried_again_at_the_next_turn(
     clock.now += 60
     assert writer.due() == A
     with caplog.at_level(logging.WARNING):
-        writer.submit(make_state(), 40)
+        writer.submit(make_state(), {A: 40})
         assert writer.wait(WAIT_S)
     assert "No space left" in caplog.text
     assert metrics.value("snapshots_total", outcome="failed") == 1
@@ -138,7 +138,7 @@ def test_a_failure_is_counted_and_tried_again_at_the_next_turn(
     store.error = None
     clock.now += 60
     assert writer.due() == A
-    writer.submit(make_state(), 40)
+    writer.submit(make_state(), {A: 40})
     assert writer.wait(WAIT_S)
     assert metrics.value("snapshots_total", outcome="written") == 1
     assert metrics.value("snapshot_seconds") == 1
@@ -162,7 +162,7 @@ def test_the_age_is_that_of_the_oldest_and_of_ours_only(parts: Parts) -> None:
 
 def test_a_slow_store_is_told_once(parts: Parts, caplog: pytest.LogCaptureFixture) -> None:
     writer, store, _, clock = parts
-    writer.submit(make_state(), 40)
+    writer.submit(make_state(), {A: 40})
     assert store.began.wait(WAIT_S)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -176,7 +176,7 @@ def test_closing_does_not_wait_longer_than_told() -> None:
     stub: Any = GatedStore()
     writer = SnapshotWriter(stub, Metrics(), interval_s=60)
     writer.start()
-    writer.submit(make_state(), 40)
+    writer.submit(make_state(), {A: 40})
     assert stub.began.wait(WAIT_S)
     assert not writer.close(0.01)
     stub.gate.set()
@@ -187,7 +187,7 @@ def test_what_it_writes_can_be_loaded(tmp_path: Path) -> None:
     store = SnapshotStore(str(tmp_path))
     writer = SnapshotWriter(store, Metrics(), interval_s=60)
     writer.start()
-    writer.submit(make_state(), 45)
+    writer.submit(make_state(), {A: 45})
     assert writer.close(WAIT_S)
-    manifest, state = store.load(A, window_days=20.0, at_most=45)
-    assert (manifest.committed, state.offset) == (45, 40)
+    manifest, state = store.load(A, window_days=20.0, at_most={A: 45})
+    assert (manifest.committed, state.offset) == ({"epochs": 45}, 40)

@@ -185,7 +185,8 @@ def test_polls_and_restarts_do_not_change_which_stars_go(
         work = restarted.flush([WHERE])
         assert work is not None
         restarted = make_intake(Metrics())
-        restarted.restore(WHERE, work.captured[WHERE], live_from=0)
+        state = work.captured[WHERE]
+        restarted.restore(WHERE, state, state.offsets, {WHERE: 0})
     for first in range(cut, len(stream), poll):
         restarted.take(stream[first : first + poll], 0.0)
     assert held(restarted) == held(one_by_one)
