@@ -527,6 +527,7 @@ class AlertSettings(BaseModel):
         le=100,
         description="bands in which each of these stars is observed, for the budget",
     )
+    max_updates: int = Field(default=20, ge=0, le=1000, description="most updates of one event")
     prior_odds: float = Field(
         default=1e-6, gt=0, le=1, description="odds of an event in one window, before any data"
     )

@@ -1,27 +1,35 @@
 """The life of an event: which evaluations of a window become alerts, and of which kind.
 
 The window of one (star, band) is evaluated again and again. An event opens when K passes the
-threshold and then gives an alert rarely: when K has grown much, when the event has become twice as
-old (its posterior is another by then), and once more when it ends::
+threshold and then gives an alert rarely: when K has grown much, when its peak has passed, day by
+day while it is magnified, when it has become twice as old (its posterior is another by then), and
+when it ends::
 
       no event ── new ──▶ open ◀─┐
-        ▲  ▲              │ │ └──┴─ update
-        │  └─ retraction ─┘ │
-        └────── final ──────┘
+        ▲                 │ │ └──┴─ update
+        │    retraction ──┤ │
+        │    or final     ▼ │ update, where K is back
+        └─ a window's ── ended
+           length later
 
     new         log10 K >= threshold
-    update      log10 K >= that of the last alert + 1, and 1.5 times it; or log10 K >= threshold and
-                the event twice as old as at the last alert: after 0.25, 0.5, 1, 2, 4, 8 days
+    update      of an open event, where log10 K >= that of the last alert + 1, and 1.5 times it; or
+                log10 K >= threshold and the event twice as old as at the last alert (after 0.25,
+                0.5, 1, 2, 4, 8 days), its peak passed since, or a day since within tE of its peak.
+                And of an ended event, where log10 K >= threshold within a window's length T of its
+                end: an event that falls and returns is the same event. At most so many of all
+                kinds (`Rule.max_updates`)
     retraction  log10 K < threshold - 1, with the peak still well inside the window
     final       log10 K < threshold - 1, with the peak before the window or in its oldest quarter;
                 or nothing seen of the star for as long as a window holds, unless log10 K is above
-                the threshold again within two windows: then it is one event with a gap in its data.
-                A final after a longer gap may bear a high log10 K: that of the new light, which
-                opens an event of its own at the next epoch
+                the threshold again within two windows: then it is one event with a gap in its data
 
-Between threshold - 1 and the threshold an open event stays open and a closed one closed
-(hysteresis), so that noise in K does not open and retract in turn. A pass after the end opens a new
-event.
+Between threshold - 1 and the threshold an open event stays open and an ended one ended
+(hysteresis), so that noise in K does not open and retract in turn. A pass later than T after the
+end, or after a gap of more than 2 T in the data, opens a new event.
+
+The K of a final is the highest of the event's alerts (`evidence_of`), from the window that still
+held the peak; that of the window at its end is of other light.
 
 At most one alert comes from one last epoch, since the alert's id is made from it: a second
 evaluation of the same epochs (late data, say) waits for the next epoch. No clock is read; the same
@@ -31,12 +39,14 @@ evaluations give the same alerts.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from broker_filter.alerts.alert import CertifiedK
 from broker_filter.alerts.threshold import Rule
 from broker_filter.errors import ModelError, StateError
 from broker_filter.state.columns import (
@@ -53,6 +63,7 @@ from broker_filter.types import AlertState, StarId
 __all__ = [
     "FIRST_UPDATE_DAYS",
     "LONGEST_GAP",
+    "MAGNIFIED_DAYS",
     "UPDATE_FACTOR",
     "UPDATE_STEP",
     "EventKey",
@@ -60,7 +71,8 @@ __all__ = [
     "decide",
     "events_from_columns",
     "events_to_columns",
-    "with_peak",
+    "evidence_of",
+    "published",
 ]
 
 UPDATE_STEP = 1.0
@@ -72,13 +84,19 @@ UPDATE_FACTOR = 1.5
 FIRST_UPDATE_DAYS = 0.25
 """Age at which an event gives its first update for its age alone."""
 
+MAGNIFIED_DAYS = 1.0
+"""Days between two updates of an event within tE of its peak."""
+
 LONGEST_GAP = 2.0
 """Longest gap in the data of one event, in lengths of a window."""
 
 EventKey = tuple[str, StarId, str]
 """Survey, star and band: what an event state belongs to."""
 
-_TIMES: Final = ("opened_mjd", "alerted_mjd", "alerted_log10_k", "seen_mjd", "t0")
+_NUMBERS: Final = ("opened_mjd", "alerted_mjd", "alerted_log10_k", "seen_mjd", "t0")
+_LATER: Final = {"tE": math.nan, "updates": 0, "best_log10_k": math.nan}
+_CERTIFIED: Final = ("log10_k", "log10_k_error", "effective_sample_size", "look")
+"""Columns that older snapshots lack: of these an event has the defaults, and no certificate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +116,16 @@ class EventState:
     seen_mjd : float, MJD TAI
         Last epoch of the last evaluation.
     t0 : float, MJD TAI
-        Median time of the peak in the last new or update alert; NaN until set by `with_peak`.
+        Median time of the peak in the last new or update alert; NaN until set by `published`.
     closed : bool
-        The event has ended. A closed state is kept until the star's next epoch only.
+        The event has ended. An ended state is kept as long as the event may return.
+    tE : float, days
+        Median of the last new or update alert; NaN until set by `published`.
+    updates : int
+        How many have been sent.
+    best_log10_k, best_certified : float, CertifiedK or None
+        The network's K and the certified one of the alert whose network's K is the highest; NaN and
+        None until set by `published`.
     """
 
     opened_mjd: float
@@ -110,6 +135,10 @@ class EventState:
     seen_mjd: float
     t0: float = math.nan
     closed: bool = False
+    tE: float = math.nan  # noqa: N815  the field's own name for it
+    updates: int = 0
+    best_log10_k: float = math.nan
+    best_certified: CertifiedK | None = None
 
 
 def decide(
@@ -141,7 +170,7 @@ def decide(
     Returns
     -------
     state : EventState or None
-        To be kept for the next evaluation (after `with_peak`, where an alert is published).
+        To be kept for the next evaluation (after `published`, where an alert is published).
     alert : "new", "update", "retraction", "final" or None
         The alert to publish, if any; its ids come from the returned state, which is then not None.
 
@@ -154,14 +183,26 @@ def decide(
         raise ModelError(f"model {model_id} gave log10 K = NaN for the window ending {mjd_last!r}")
     if state is not None and mjd_last <= state.alerted_mjd:
         return state, None
-    if state is None or state.closed:
+    if state is None or (state.closed and not _may_return(state, mjd_last, window_days)):
         if not rule.opens(log10_k):
             return None, None
         return EventState(mjd_last, model_id, mjd_last, log10_k, mjd_last), "new"
-    alert = _next_alert(state, log10_k, mjd_last, window_start, rule, window_days)
-    if alert is None:
-        return replace(state, seen_mjd=max(mjd_last, state.seen_mjd)), None
-    return _alerted(state, log10_k, mjd_last, closed=alert != "update"), alert
+    alert: AlertState | None
+    if state.closed:
+        alert = "update" if rule.opens(log10_k) else None
+    else:
+        alert = _next_alert(state, log10_k, mjd_last, window_start, rule, window_days)
+    if alert == "update" and state.updates >= rule.max_updates:
+        alert = None
+    if alert is not None:
+        return _alerted(state, alert, log10_k, mjd_last, window_start), alert
+    return state if state.closed else replace(state, seen_mjd=max(mjd_last, state.seen_mjd)), None
+
+
+def _may_return(state: EventState, mjd_last: float, window_days: float) -> bool:
+    """Whether an event that has ended is still the same if K passes the threshold now."""
+    unseen = mjd_last - state.seen_mjd
+    return mjd_last - state.alerted_mjd <= window_days and unseen <= LONGEST_GAP * window_days
 
 
 def _next_alert(
@@ -183,51 +224,107 @@ def _next_alert(
         return "final" if state.t0 < window_start + window_days / 4 else "retraction"
     last = state.alerted_log10_k
     grown = log10_k >= max(last + UPDATE_STEP, UPDATE_FACTOR * last)
-    older = rule.opens(log10_k) and _twice_as_old(state, mjd_last)
-    return "update" if grown or older else None
+    return "update" if grown or (rule.opens(log10_k) and _is_news(state, mjd_last)) else None
 
 
-def _twice_as_old(state: EventState, mjd_last: float) -> bool:
+def _is_news(state: EventState, mjd_last: float) -> bool:
+    """Whether the epochs since the last alert say more of the event than those before."""
     age, alerted_age = mjd_last - state.opened_mjd, state.alerted_mjd - state.opened_mjd
-    return age >= max(FIRST_UPDATE_DAYS, 2 * alerted_age)
+    older = age >= max(FIRST_UPDATE_DAYS, 2 * alerted_age)
+    peak_passed = state.alerted_mjd < state.t0 <= mjd_last
+    magnified = abs(mjd_last - state.t0) < state.tE
+    return older or peak_passed or (magnified and mjd_last - state.alerted_mjd >= MAGNIFIED_DAYS)
 
 
-def _alerted(state: EventState, log10_k: float, mjd_last: float, *, closed: bool) -> EventState:
+def _alerted(
+    state: EventState, alert: AlertState, log10_k: float, mjd_last: float, window_start: float
+) -> EventState:
+    update = alert == "update"
+    # An event that ends by a gap was last seen before it.
+    unseen = state.seen_mjd < window_start and not update
     return replace(
-        state, alerted_mjd=mjd_last, alerted_log10_k=log10_k, seen_mjd=mjd_last, closed=closed
+        state,
+        alerted_mjd=mjd_last,
+        alerted_log10_k=log10_k,
+        seen_mjd=state.seen_mjd if unseen else mjd_last,
+        closed=not update,
+        updates=state.updates + update,
     )
 
 
-def with_peak(state: EventState, t0: float) -> EventState:
-    """Remember where the alert just made has its peak.
+def published(
+    state: EventState,
+    t0: float,
+    tE: float,
+    log10_k: float,
+    certified: CertifiedK | None,
+) -> EventState:
+    """Remember what the alert just made says.
 
     Parameters
     ----------
     state : EventState
         As `decide` returned it.
-    t0 : float, MJD TAI
-        Median of the alert's posterior. A closed event keeps the peak it had, since its window may
-        no longer hold the event.
+    t0, tE : float, MJD TAI, days
+        Medians of the alert's posterior.
+    log10_k, certified : float, CertifiedK or None
+        Its evidence: of the network, and certified.
+
+    Returns
+    -------
+    EventState
+        An ended event keeps what it had, since its window may no longer hold the event.
     """
-    return state if state.closed else replace(state, t0=t0)
+    if state.closed:
+        return state
+    state = replace(state, t0=t0, tE=tE)
+    if log10_k < state.best_log10_k:
+        return state
+    return replace(state, best_log10_k=log10_k, best_certified=certified)
+
+
+def evidence_of(
+    state: EventState, alert: AlertState, log10_k: float, certified: CertifiedK | None
+) -> tuple[float, CertifiedK | None]:
+    """The network's K and the certified one that an alert says.
+
+    Parameters
+    ----------
+    state, alert : EventState, AlertState
+        As `decide` returned them.
+    log10_k, certified : float, CertifiedK or None
+        Of the window now. A final takes those of the event's best alert in place of them, where
+        they are known: the window holds other light by then.
+    """
+    if alert != "final" or math.isnan(state.best_log10_k):
+        return log10_k, certified
+    return state.best_log10_k, state.best_certified
 
 
 def events_to_columns(events: Mapping[EventKey, EventState]) -> dict[str, Column]:
     """Write event states as columns for a snapshot."""
     states = events.values()
     numbers = {
-        name: np.array([getattr(state, name) for state in states], np.float64) for name in _TIMES
+        name: np.array([getattr(state, name) for state in states], np.float64)
+        for name in (*_NUMBERS, *_LATER)
+    }
+    certified = {
+        f"best_certified_{name}": np.array(
+            [getattr(state.best_certified, name, math.nan) for state in states], np.float64
+        )
+        for name in _CERTIFIED
     }
     return {
         **packed_keys(events),
         **packed("opened_by", [state.opened_by for state in states]),
         "closed": np.array([state.closed for state in states], np.bool_),
         **numbers,
+        **certified,
     }
 
 
 def events_from_columns(columns: Columns) -> dict[EventKey, EventState]:
-    """Read what `events_to_columns` wrote.
+    """Read what `events_to_columns` wrote; what older versions did not write has its default.
 
     Raises
     ------
@@ -236,15 +333,36 @@ def events_from_columns(columns: Columns) -> dict[EventKey, EventState]:
     """
     try:
         arrays = arrays_of(columns)
-        numbers = zip(*(arrays[name].tolist() for name in _TIMES), strict=True)
-        rest = zip(unpacked("opened_by", arrays), arrays["closed"].tolist(), strict=True)
-        return {
-            key: EventState(
-                opened_by=opened_by, closed=closed, **dict(zip(_TIMES, row, strict=True))
-            )
-            for key, row, (opened_by, closed) in zip(
-                unpacked_keys(arrays), numbers, rest, strict=True
-            )
-        }
+        keys = list(unpacked_keys(arrays))
+        return dict(zip(keys, _states(arrays, len(keys)), strict=True))
     except (LookupError, ValueError, TypeError) as error:
         raise StateError(f"the events of the snapshot cannot be used: {error!r}") from error
+
+
+def _states(arrays: Mapping[str, NDArray[Any]], n: int) -> Iterator[EventState]:
+    def column(name: str, default: float) -> list[float]:
+        return arrays[name].tolist() if name in arrays else [default] * n
+
+    numbers = zip(*(arrays[name].tolist() for name in _NUMBERS), strict=True)
+    later = zip(*(column(name, default) for name, default in _LATER.items()), strict=True)
+    certified = zip(
+        *(column(f"best_certified_{name}", math.nan) for name in _CERTIFIED), strict=True
+    )
+    rest = zip(unpacked("opened_by", arrays), arrays["closed"].tolist(), strict=True)
+    rows = zip(numbers, later, certified, rest, strict=True)
+    for basic, (tE, updates, best_log10_k), best, (opened_by, closed) in rows:
+        yield EventState(
+            **dict(zip(_NUMBERS, basic, strict=True)),
+            opened_by=opened_by,
+            closed=closed,
+            tE=tE,
+            updates=int(updates),
+            best_log10_k=best_log10_k,
+            best_certified=_certified(best),
+        )
+
+
+def _certified(numbers: tuple[float, ...]) -> CertifiedK | None:
+    """The certificate of a row of `_CERTIFIED`; None where it has none."""
+    log10_k, error, effective, look = numbers
+    return None if math.isnan(look) else CertifiedK(log10_k, error, effective, int(look))

@@ -8,10 +8,13 @@ from typing import Final
 
 from broker_filter.config import AlertSettings
 
-__all__ = ["HYSTERESIS", "Rule", "budget_threshold", "make_rule"]
+__all__ = ["HYSTERESIS", "MAX_UPDATES", "Rule", "budget_threshold", "make_rule"]
 
 HYSTERESIS: Final = 1.0
 """How far log10 K must fall below the threshold before an event ends, if nothing else is said."""
+
+MAX_UPDATES: Final = 20
+"""Most updates of one event, if nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +31,14 @@ class Rule:
     hysteresis : float
         How far log10 K must fall below the threshold before an event ends, so that noise in K does
         not open and end events in turn.
+    max_updates : int
+        Most updates of one event.
     """
 
     threshold: float
     trigger: float | None = None
     hysteresis: float = HYSTERESIS
+    max_updates: int = MAX_UPDATES
 
     @property
     def certified_decides(self) -> bool:
@@ -76,7 +82,8 @@ def make_rule(settings: AlertSettings, *, card_threshold: float, window_days: fl
     else:
         threshold = card_threshold
     certified = settings.decide_on == "certified"
-    return Rule(threshold, settings.trigger_log10_k if certified else None)
+    trigger = settings.trigger_log10_k if certified else None
+    return Rule(threshold, trigger, max_updates=settings.max_updates)
 
 
 def budget_threshold(windows: int, false_alarms_per_night: float, window_days: float) -> float:

@@ -40,7 +40,8 @@ from broker_filter.alerts.lifecycle import (
     decide,
     events_from_columns,
     events_to_columns,
-    with_peak,
+    evidence_of,
+    published,
 )
 from broker_filter.alerts.threshold import Rule
 from broker_filter.errors import ModelError
@@ -317,11 +318,17 @@ class Assessment:
         alert = None
         if kind is not None:
             look = self._with_fit(window, look)
-            claim = _claim(look.certification)
+            log10_k, claim = evidence_of(event, kind, window.log10_k, _claim(look.certification))
             others = siblings.of(window.row)
-            found = Evaluation(event, kind, window.log10_k, claim, others, fit=look.fit)
+            found = Evaluation(event, kind, log10_k, claim, others, fit=look.fit)
             alert = self._build(window, found, times)
-            event = with_peak(event, alert.t0_mjd_tai)
+            event = published(
+                event,
+                alert.t0_mjd_tai,
+                alert.interval("tE").median,
+                alert.log10_k,
+                alert.certified,
+            )
         events[key] = event
         return alert
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker_filter.alerts.alert import CertifiedK
 from broker_filter.alerts.build import alert_id, event_id
 from broker_filter.alerts.lifecycle import (
     EventState,
     decide,
     events_from_columns,
     events_to_columns,
-    with_peak,
+    evidence_of,
+    published,
 )
 from broker_filter.alerts.threshold import Rule
 from broker_filter.errors import ModelError
@@ -32,31 +35,35 @@ def anchor(mjd: float) -> float:
 
 
 def live(
-    looks: list[Look], t0: float = 100.0, model: str = MODEL, restart: int | None = None
+    looks: list[Look],
+    t0: float = 100.0,
+    tE: float = math.nan,
+    rule: Rule = RULE,
+    restart: int | None = None,
 ) -> list[tuple[float, str, str]]:
     """Last epoch, kind and event id of every alert that a row of looks gives.
 
     Before the look of number ``restart`` the state goes through columns, as a snapshot holds it.
     """
     state: EventState | None = None
-    alerts = []
+    alerts: list[tuple[float, str, str]] = []
     for number, (mjd, log10_k) in enumerate(looks):
         if number == restart:
             held = {} if state is None else {KEY: state}
             state = events_from_columns(events_to_columns(held)).get(KEY)
         state, alert = decide(
-            state, log10_k, mjd, anchor(mjd), RULE, window_days=WINDOW, model_id=model
+            state, log10_k, mjd, anchor(mjd), rule, window_days=WINDOW, model_id=MODEL
         )
         if alert is not None:
             assert state is not None
-            state = with_peak(state, t0)
+            state = published(state, t0, tE, log10_k, None)
             event = event_id(*KEY, state.opened_mjd, state.opened_by)
             alerts.append((mjd, alert, str(event)))
     return alerts
 
 
-def kinds(looks: list[Look], t0: float = 100.0) -> list[tuple[float, str]]:
-    return [(mjd, alert) for mjd, alert, _ in live(looks, t0)]
+def kinds(looks: list[Look], **about: Any) -> list[tuple[float, str]]:
+    return [(mjd, alert) for mjd, alert, _ in live(looks, **about)]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +92,7 @@ def kinds(looks: list[Look], t0: float = 100.0) -> list[tuple[float, str]]:
         pytest.param(
             [(100, 3), (101, 1.9), (102, 2.9), (103, 1)],
             [(100, "new"), (101, "retraction")],
-            id="a closed event says no more",
+            id="an ended event says no more below the threshold",
         ),
         pytest.param(
             [(100, 9), (114, 9), (115, -1)],
@@ -117,6 +124,33 @@ def kinds(looks: list[Look], t0: float = 100.0) -> list[tuple[float, str]]:
             [(100, "new"), (125, "final")],
             id="a gap after which nothing is left ends the event",
         ),
+        pytest.param(
+            [(100, 9), (125, 0.1), (126, 9), (127, 9)],
+            [(100, "new"), (125, "final"), (126, "update")],
+            id="what begins faint after a gap of its data is the same event",
+        ),
+        pytest.param(
+            [(100, 9), (101, 1), (103, 2.5), (121, 9)],
+            [(100, "new"), (101, "retraction"), (121, "update")],
+            id="a fall and return within the window's length is one event",
+        ),
+        pytest.param(
+            [(100, 9), (101, 1), (103, 2.5), (121.1, 9)],
+            [(100, "new"), (101, "retraction"), (121.1, "new")],
+            id="a return later than the window's length is another event",
+        ),
+        pytest.param(
+            [(100, 9), (114, 9), (115, -1), (119, 9), (126, -1), (147, 9)],
+            [
+                (100, "new"),
+                (114, "update"),
+                (115, "final"),
+                (119, "update"),
+                (126, "final"),
+                (147, "new"),
+            ],
+            id="the window moves on",
+        ),
     ],
 )
 def test_looks_give_alerts(looks: list[Look], expected: list[tuple[float, str]]) -> None:
@@ -129,13 +163,57 @@ def test_a_second_look_at_the_same_epochs_waits_for_the_next_epoch() -> None:
     assert kinds([(100, 3), (101, 1), (101, 9), (102, 9)]) == [
         (100, "new"),
         (101, "retraction"),
-        (102, "new"),
+        (102, "update"),
     ]
 
 
 def test_alerts_of_one_event_share_its_id_and_the_next_event_has_its_own() -> None:
-    ids = [event for _, _, event in live([(100, 3), (101, 5), (102, 1), (103, 4)])]
-    assert ids[0] == ids[1] == ids[2] != ids[3]
+    looks: list[Look] = [(100, 3), (101, 5), (102, 1), (103, 4), (103.1, 1), (124, 4)]
+    alerts = live(looks)
+    states = [kind for _, kind, _ in alerts]
+    assert states == ["new", "update", "retraction", "update", "retraction", "new"]
+    ids = [event for _, _, event in alerts]
+    assert len(set(ids[:5])) == 1
+    assert ids[5] != ids[0]
+
+
+def test_the_peak_that_passes_is_news_once() -> None:
+    looks = [(100 + day, 9.0) for day in (0, 0.25, 0.3, 0.4, 0.45)]
+    assert kinds(looks, t0=100.35) == [(100, "new"), (100.25, "update"), (100.4, "update")]
+
+
+def test_each_day_near_the_peak_is_news_and_far_from_it_is_none() -> None:
+    looks = [(100 + day / 2, 9.0) for day in range(17)]
+    near = [mjd for mjd, _ in kinds(looks, t0=99.0, tE=6.5)]
+    far = [mjd for mjd, _ in kinds(looks, t0=99.0, tE=0.5)]
+    assert near == [100, 100.5, 101, 102, 103, 104, 105]
+    assert far == [100, 100.5, 101, 102, 104, 108]
+
+
+def test_updates_are_bounded_and_the_end_comes_all_the_same() -> None:
+    looks: list[Look] = [(100.0 + day, 10.0 * 2**day) for day in range(12)] + [
+        (112, 1.0),
+        (113, 9.0),
+    ]
+    found = kinds(looks, rule=Rule(3.0, max_updates=4))
+    assert [kind for _, kind in found] == ["new", *["update"] * 4, "retraction"]
+
+
+def test_a_final_says_the_k_of_the_window_that_held_the_peak() -> None:
+    certified = CertifiedK(30.0, 0.1, 500.0, 2)
+    state, _ = decide(None, 5, 100, 85, RULE, window_days=WINDOW, model_id=MODEL)
+    assert state is not None
+    state = published(state, 100.0, 5.0, 5.0, None)
+    state = published(state, 100.0, 5.0, 31.0, certified)
+    state = published(state, 100.0, 5.0, 8.0, None)
+    # The next light after a season is another event's, however high its K.
+    state, alert = decide(state, 37, 300, 285, RULE, window_days=WINDOW, model_id=MODEL)
+    assert state is not None
+    assert (alert, state.seen_mjd) == ("final", 100)
+    assert evidence_of(state, "final", 37.0, None) == (31.0, certified)
+    assert evidence_of(state, "retraction", 1.0, None) == (1.0, None)
+    _, alert = decide(state, 37, 301, 285, RULE, window_days=WINDOW, model_id=MODEL)
+    assert alert == "new"
 
 
 def test_an_event_keeps_its_id_when_the_model_changes() -> None:
@@ -153,13 +231,17 @@ def test_an_event_without_a_known_peak_is_retracted() -> None:
 
 
 def test_a_final_alert_does_not_move_the_peak() -> None:
-    state = EventState(100, MODEL, 115, -1, 115, t0=100.0, closed=True)
-    assert with_peak(state, 117.0).t0 == 100.0
+    state = EventState(100, MODEL, 115, -1, 115, t0=100.0, closed=True, tE=2.0)
+    assert published(state, 117.0, 1.0, 9.0, None) == EventState(
+        100, MODEL, 115, -1, 115, t0=100.0, closed=True, tE=2.0
+    )
 
 
-def test_a_closed_event_is_forgotten_at_the_next_epoch() -> None:
+def test_an_ended_event_is_forgotten_when_it_cannot_return() -> None:
     closed = EventState(100, MODEL, 101, 1, 101, t0=100.0, closed=True)
-    assert decide(closed, 0, 102, 85, RULE, window_days=WINDOW, model_id=MODEL) == (None, None)
+    kept, alert = decide(closed, 0, 121, 105, RULE, window_days=WINDOW, model_id=MODEL)
+    assert (kept is closed, alert) == (True, None)
+    assert decide(closed, 0, 121.1, 105, RULE, window_days=WINDOW, model_id=MODEL) == (None, None)
 
 
 def test_a_k_that_is_not_a_number_stops_the_service() -> None:
@@ -188,14 +270,21 @@ def test_a_restart_leaves_the_alerts_and_their_ids_as_they_are(
 
 
 @given(steps)
-def test_every_event_begins_new_and_ends_once(moves: list[tuple[float, float]]) -> None:
-    events: dict[str, list[str]] = {}
-    for _, kind, event in live(looks_of(moves)):
-        events.setdefault(event, []).append(kind)
+def test_every_event_begins_new_and_an_end_holds_unless_it_is_back(
+    moves: list[tuple[float, float]],
+) -> None:
+    events: dict[str, list[tuple[float, str]]] = {}
+    for mjd, kind, event in live(looks_of(moves)):
+        events.setdefault(event, []).append((mjd, kind))
     for life in events.values():
-        assert life[0] == "new"
-        assert life.count("new") == 1
-        assert not {"final", "retraction"} & set(life[:-1])
+        states = [kind for _, kind in life]
+        assert states[0] == "new"
+        assert states.count("new") == 1
+        assert states.count("update") <= RULE.max_updates
+        for (mjd, before), (back, after) in pairwise(life):
+            if before in ("final", "retraction"):
+                assert after == "update"
+                assert back - mjd <= WINDOW
 
 
 @given(steps)
@@ -214,6 +303,11 @@ states = st.builds(
     seen_mjd=st.floats(),
     t0=st.floats(),
     closed=st.booleans(),
+    tE=st.floats(),
+    updates=st.integers(0, 1000),
+    best_log10_k=st.floats(),
+    best_certified=st.none()
+    | st.builds(CertifiedK, st.floats(), st.floats(), st.floats(), st.integers(1, 1000)),
 )
 keys = st.tuples(st.text("abζ"), st.one_of(st.integers(0, 2**63 - 1), st.text("ab7")), st.text("r"))
 
@@ -221,3 +315,16 @@ keys = st.tuples(st.text("abζ"), st.one_of(st.integers(0, 2**63 - 1), st.text("
 @given(st.dictionaries(keys, states, max_size=8))
 def test_event_states_come_back_from_columns(events: dict[Any, EventState]) -> None:
     assert repr(events_from_columns(events_to_columns(events))) == repr(events)
+
+
+def test_a_snapshot_of_an_older_version_is_read() -> None:
+    event = EventState(100, MODEL, 101, 4.5, 102, t0=100.5, tE=3.0, updates=2, best_log10_k=7.0)
+    later = ("tE", "updates", "best_")
+    columns = events_to_columns({KEY: event})
+    old = {name: column for name, column in columns.items() if not name.startswith(later)}
+    assert len(old) == len(columns) - 7
+    (found,) = events_from_columns(old).values()
+    assert (found.opened_mjd, found.t0, found.updates) == (100, 100.5, 0)
+    assert found.best_certified is None
+    assert math.isnan(found.tE)
+    assert math.isnan(found.best_log10_k)
