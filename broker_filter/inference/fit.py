@@ -159,6 +159,11 @@ class Fitter:
         log_ratio = prior_log_density(z) - mixture.log_density(z, n)
         return robust_k(problem.likelihood, self._box.theta(z), log_ratio, self._family, draw)
 
+    def _bend(self, modes: Modes) -> Bend:
+        """Of the slope that log10 tE has at the highest mode."""
+        highest = modes.z[modes.height.argmax()]
+        return Bend(self._box, min(1 / float(self._box.slope(highest)[2]), STEEPEST))
+
     def _candidates(self, likelihood: Likelihood, starts: Tensor, draw: torch.Generator) -> Tensor:
         """Where the event may be, shape (n, 4), in z: starts first, templates, prior."""
         b = float(likelihood.variance.mean().sqrt())

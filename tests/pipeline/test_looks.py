@@ -1,0 +1,138 @@
+"""Looks at one window with certified K: they go on counting, and belong to that window alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from broker_filter.alerts.alert import Alert
+from broker_filter.alerts.build import Provenance
+from broker_filter.alerts.threshold import Rule
+from broker_filter.inference.scorer import Scored
+from broker_filter.observe.metrics import Metrics
+from broker_filter.pipeline.assessment import Assessment, AssessmentOptions
+from broker_filter.pipeline.batcher import Origin, Work
+from broker_filter.types import Fit, SourceFit, StarEpochs, WindowBatch
+
+START = 60_000.0
+
+
+@dataclass
+class Script:
+    """Stands in for the network and the fit: K of both are given."""
+
+    network: float = 0.0
+    certified: float = 0.0
+    fits: list[float] = field(default_factory=list)
+
+    def score(self, batch: WindowBatch) -> Scored:
+        return Scored(np.full(len(batch), self.network), batch.t_start)  # type: ignore[arg-type]
+
+    def posterior(self, *window: Any) -> Any:
+        """``window`` is scored, row, samples and seed."""
+        noise = np.random.default_rng(window[3]).normal(0, 0.01, (window[2], 5))
+        return (np.array([9.0, 0.3, 0.0, -1.0, 0.8]) + noise).astype(np.float32)
+
+    def fit(self, epochs: StarEpochs, t_start: float, *window: Any, samples: int) -> Fit:
+        self.fits.append(t_start)
+        drawn = self.posterior(*window[:2], samples, window[2])
+        sources = tuple(SourceFit(*name, 1, 0.8, 1.0, 1.0) for name in epochs.sources)
+        shares = np.full((samples, len(sources)), 0.8, np.float32)
+        best = drawn.mean(0).astype(np.float64)
+        figures = (self.certified, 0.1, 300.0, True, "", best, 1.0, 1, 0.5, 0.0)
+        return Fit(t_start, drawn, sources, shares, *figures)
+
+
+class Star:
+    """One star whose window is evaluated again and again."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.script: Any = Script()
+        options = AssessmentOptions(rule, prior_odds=1e-6, samples=20)
+        provenance = Provenance("script-0.0.1", "0" * 64, "0", 20.0)
+        self.assessment = Assessment(
+            self.script, options, lambda u, _: 1 + 0 * u, provenance, Metrics()
+        )
+        self.n = 5
+
+    def look(self, network: float, certified: float, start: float = START) -> list[Alert]:
+        self.script.network, self.script.certified = network, certified
+        self.n += 1
+        work = Work(window(self.n, start), {}, [Origin()])
+        return self.assessment.assess(work, 0).alerts
+
+    @property
+    def counts(self) -> list[int]:
+        columns = self.assessment.state(("", 0))
+        return np.asarray(columns["look/count"]).astype(int).tolist()
+
+
+def window(n: int, start: float) -> WindowBatch:
+    one = np.ones(1)
+    return WindowBatch(
+        slot=np.zeros(1, np.int64),
+        star=["s"],
+        survey=["test"],
+        band=["r"],
+        coordinates=[None],
+        t_start=np.array([start]),
+        mjd_tai=START + 10 + 0.1 * np.arange(n)[None],
+        flux=np.ones((1, n), np.float32),
+        sigma=np.full((1, n), 0.01, np.float32),
+        n=np.array([n]),
+        baseline=one,
+        baseline_err=0.001 * one,
+        baseline_error=0.001 * one,
+        relative=np.zeros(1, np.bool_),
+        source=np.zeros((1, n), np.int16),
+        sources=[("a",)],
+        source_level=one[:, None],
+        source_error=0.001 * one[:, None],
+    )
+
+
+def test_looks_go_on_counting_where_the_networks_k_has_dipped() -> None:
+    """Else noise that crosses the trigger again and again is never charged for it."""
+    star = Star(Rule(6.0, trigger=1.0))
+    for network in (2.0, -0.5, 2.0, -0.5, 2.0):
+        star.look(network, 1.0)
+    assert star.counts == [3]
+    assert len(star.script.fits) == 3
+    assert star.look(5.0, 6.0 + np.log10(4 * 5) - 0.01) == []
+    star.look(-0.5, 0.0)
+    (alert,) = star.look(5.0, 6.0 + np.log10(5 * 6) + 0.01)
+    assert alert.certified is not None
+    assert alert.certified.look == 5
+
+
+def test_a_void_certificate_decides_nothing() -> None:
+    star = Star(Rule(3.0, trigger=1.0))
+    assert [a.state for a in star.look(5.0, 9.0)] == ["new"]
+    star.look(-0.5, 0.0)
+    assert star.look(0.5, 9.0) == []  # between void and trigger: neither old nor new certificate
+    assert len(star.script.fits) == 1
+
+
+def test_a_certificate_of_the_window_before_is_not_used() -> None:
+    star = Star(Rule(3.0, trigger=1.0))
+    star.look(5.0, 2.0)
+    assert star.counts == [1]
+    # The window has moved on; the network's K alone would not call for another look.
+    star.look(0.5, 2.0, START + 5)
+    assert star.script.fits == [START, START + 5]
+    assert star.counts == [1]
+
+
+def test_an_alert_has_k_and_samples_of_one_run() -> None:
+    """An update for its age alone is fitted too, as one more look."""
+    star = Star(Rule(3.0))
+    assert [a.state for a in star.look(5.0, 9.0)] == ["new"]
+    alerts = [a for _ in range(12) for a in star.look(5.0, 9.5)]
+    assert alerts
+    assert len(star.script.fits) == 1 + len(alerts)
+    for look, alert in enumerate(alerts, start=2):
+        assert alert.posterior_from == "fit"
+        assert alert.certified is not None
+        assert (alert.certified.log10_k, alert.certified.look) == (9.5, look)
