@@ -178,7 +178,8 @@ class WindowStore:
 
         Of a window that is thinned this holds up to rounding, and as long as the epochs of a source
         come in order of time: one that comes later than its neighbours did, into a cell in which
-        epochs are merged, counts as ``duplicate``, since which epochs those were is not kept.
+        epochs are merged, counts as ``duplicate``, since which epochs those were is not kept. The
+        history of a new star that comes in one message is folded without being thinned.
         """
         moved = [self._insert(part) for part in by_reference(photometry)]
         if len(moved) == 1:
