@@ -209,7 +209,7 @@ def build_alert(
         p_event=event_probability(_claimed(found), common.prior_odds),
         posterior_from="network" if fit is None else "fit",
         network=None if fit is None else _draws(own, start),
-        fit=None if fit is None else _quality(fit),
+        fit=None if fit is None else _quality(fit, epochs),
         not_fitted=not_fitted,
         days_to_peak=posterior["t0_mjd_tai"] - window["last_epoch_mjd_tai"],
         **_found(found),
@@ -354,7 +354,7 @@ def _interval(name: str, values: FloatArray) -> Interval:
     return Interval(name, UNITS[name], **dict(zip(QUANTILES, quantiles, strict=True)))
 
 
-def _quality(fit: Fit) -> FitQuality:
+def _quality(fit: Fit, epochs: StarEpochs) -> FitQuality:
     t0, u0, log10_tE, log10_rho, _ = fit.best.tolist()
     return FitQuality(
         converged=bool(fit.converged),
@@ -367,7 +367,16 @@ def _quality(fit: Fit) -> FitQuality:
         p_value=float(fit.p_value),
         residual_autocorrelation=float(fit.autocorrelation),
         best=Best(fit.t_start + t0, u0, 10**log10_tE, 10**log10_rho),
+        main_source=_main_source(fit, epochs),
     )
+
+
+def _main_source(fit: Fit, epochs: StarEpochs) -> int:
+    """The source whose f_s the samples of a fit hold."""
+    away = np.abs(fit.f_s - fit.samples[:, PARAMETERS.index("f_s"), None]).sum(axis=0)
+    main = fit.sources[int(away.argmin())]
+    name = (main.band, main.source)
+    return epochs.sources.index(name) if name in epochs.sources else 0
 
 
 def _brightness(

@@ -125,6 +125,8 @@ class FitQuality:
         Of neighbouring residuals.
     best : Best
         Maximum of the likelihood.
+    main_source : int
+        Index into the alert's ``sources`` of the one whose f_s the samples hold.
     """
 
     converged: bool
@@ -137,6 +139,7 @@ class FitQuality:
     p_value: float
     residual_autocorrelation: float
     best: Best
+    main_source: int
 
 
 @dataclass(frozen=True, slots=True)

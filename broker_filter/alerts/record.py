@@ -140,7 +140,7 @@ def from_record(record: Mapping[str, Any]) -> Alert:
         summary=posterior.summary,
         covariance=posterior.covariance,
         network=None if network is None else _draws(network),
-        fit=_fit(record["fit"]),
+        fit=_fit(record["fit"], len(record["sources"])),
         mjd_tai=_unpack("mjdTai", curve["mjdTai"], "<f8", [n]),
         flux=_unpack("flux", curve["flux"], "<f4", [n]),
         sigma=_unpack("sigma", curve["sigma"], "<f4", [n]),
@@ -167,9 +167,11 @@ def _draws(record: Mapping[str, Any]) -> Draws:
     return Draws(names, samples, tuple(Interval(**one) for one in record["summary"]), covariance)
 
 
-def _fit(record: Mapping[str, Any] | None) -> FitQuality | None:
+def _fit(record: Mapping[str, Any] | None, sources: int) -> FitQuality | None:
     if record is None:
         return None
+    if not 0 <= record["mainSource"] < sources:
+        raise ValueError(f"mainSource: {record['mainSource']} is none of the {sources} sources")
     best = Best(**_unflat(Best, record["best"]))
     return FitQuality(**_unflat(FitQuality, record) | {"best": best})
 

@@ -23,7 +23,9 @@ from broker_filter.alerts.parts import (
     physical,
 )
 from broker_filter.alerts.record import to_record
-from broker_filter.client.plot import plot_corner, plot_light_curve, require_matplotlib
+from broker_filter.client.corner import plot_corner
+from broker_filter.client.figure import require_matplotlib
+from broker_filter.client.plot import plot_light_curve
 from broker_filter.extras import named_extras
 from broker_filter.schemas import load_schema
 

@@ -1,4 +1,4 @@
-"""An alert as one line of text."""
+"""An alert as one line of text, and its K as a formula of matplotlib."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from broker_filter.alerts.alert import Alert, mjd_to_datetime
 from broker_filter.alerts.parts import Interval
 from broker_filter.observe.text import printable
 
-__all__ = ["format_alert"]
+__all__ = ["format_alert", "log10_k_formula"]
 
 
 def format_alert(alert: Alert) -> str:
@@ -60,3 +60,10 @@ def _peak(alert: Alert) -> str:
 def _interval(entry: Interval) -> str:
     median, up, down = entry.rounded()
     return f"{entry.name} {median} +{up} -{down}" + (" d" if entry.unit == "d" else "")
+
+
+def log10_k_formula(alert: Alert) -> str:
+    """Certified K with its error where there is one, else the network's, as a formula."""
+    if (certified := alert.certified) is None:
+        return rf"$\log_{{10}}K = {alert.log10_k:.2f}$"
+    return rf"$\log_{{10}}K = {certified.log10_k:.2f} \pm {certified.log10_k_error:.2f}$"

@@ -18,7 +18,8 @@ from typing import Any
 from tqdm import tqdm
 
 from broker_filter.alerts.alert import Alert
-from broker_filter.client.plot import plot_corner, plot_light_curve
+from broker_filter.client.corner import plot_corner
+from broker_filter.client.plot import plot_light_curve
 from broker_filter.commands.demo_archive import SHARDS, MadeUpField, Truth
 from broker_filter.commands.demo_progress import Progress
 from broker_filter.commands.demo_verdict import expected_false_stars, most_false_stars

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from broker_filter.client.plot import Axes, open_figure
+from broker_filter.client.figure import Axes, open_figure
 
 __all__ = ["plot_recovery"]
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from broker_filter.client.plot import require_matplotlib
+from broker_filter.client.figure import require_matplotlib
 from model_zoo.simulate.curves import signal_of
 from model_zoo.simulate.pattern import Pattern
 
