@@ -54,7 +54,9 @@ def test_the_density_is_that_of_scipy() -> None:
     mixture, n = two_peaks(), 1000
     z = torch.randn(50, 4, generator=generator(), dtype=torch.float64)
     u0, rho = LensBox(PRIOR).theta(z)[:, 1], 10 ** LensBox(PRIOR).theta(z)[:, 3]
-    w = z.numpy() + 0.8 * np.log10(np.hypot(u0, rho))[:, None] * np.array([0, 0, 1, 0])
+    w = z.numpy() + 0.8 * np.log10(np.hypot(u0.numpy(), rho.numpy()))[:, None] * np.array(
+        [0, 0, 1, 0]
+    )
     expected = 0.1 * np.exp(prior_log_density(z).numpy())
     for share, centre, root in zip(mixture.share, mixture.centre, mixture.cholesky, strict=True):
         covariance = (root @ root.T).numpy()
