@@ -11,6 +11,7 @@ file that ``kafka.security.password_file`` names, never from the YAML file, and 
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -50,6 +51,7 @@ __all__ = [
     "Log",
     "MetricsSettings",
     "Model",
+    "NoiseSettings",
     "Packets",
     "ScheduleSettings",
     "Security",
@@ -489,6 +491,45 @@ class Model(BaseModel):
     )
 
 
+class NoiseSettings(BaseModel):
+    """Constant stars against which certified K holds: each of them keeps P(K >= k) <= 1/k.
+
+    Of the family are all noises within these bounds. Wider ones cover more stars, and cost events
+    that a wider noise explains as well.
+    """
+
+    model_config = _STRICT
+
+    error_scale: tuple[float, float] = Field(
+        default=(0.8, 1.5), description="least and largest factor on the errors, after scaling"
+    )
+    red_noise: float = Field(
+        default=0.3,
+        ge=0,
+        le=10,
+        description="largest standard deviation of correlated noise, in median errors of a source",
+    )
+    red_noise_days: tuple[float, float] = Field(
+        default=(0.05, 40.0), description="bounds of its correlation time"
+    )
+    wrong_epochs: int = Field(
+        default=2, ge=0, le=2, description="epochs of a source that may be off by any amount"
+    )
+    wrong_nights: int = Field(
+        default=1, ge=0, le=1, description="nights of a source that may be off as a whole"
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        for name, (low, high) in (
+            ("error_scale", self.error_scale),
+            ("red_noise_days", self.red_noise_days),
+        ):
+            if not 0 < low < high < math.inf:
+                raise ValueError(f"{name} needs two numbers above 0, the smaller one first")
+        return self
+
+
 class AlertSettings(BaseModel):
     """When an alert is published and what it carries."""
 
@@ -512,6 +553,10 @@ class AlertSettings(BaseModel):
     certified: bool = Field(
         default=True,
         description="whether alerts carry certified K, which takes most of the time of an alert",
+    )
+    noise: NoiseSettings | None = Field(
+        default=None,
+        description="noise of constant stars that certified K allows for; by default white noise",
     )
     false_alarms_per_night: float | None = Field(
         default=None,

@@ -310,6 +310,8 @@ class NoiseFit:
         Amplitude of red noise, in units of the source's median error; 0 for white noise.
     tau : float, days
         Its correlation time.
+    median_error : float
+        Of the source, in units of its baseline.
     wrong_epochs : tuple of float, days after the fit's ``t_start``
     wrong_night : (float, float) or None, days after the fit's ``t_start``
         First and last epoch of a night that is off as a whole.
@@ -318,6 +320,7 @@ class NoiseFit:
     scale: float
     red_noise: float
     tau: float
+    median_error: float
     wrong_epochs: tuple[float, ...]
     wrong_night: tuple[float, float] | None
 

@@ -69,6 +69,7 @@ def robust_k(
                 best.scale,
                 best.amplitude,
                 best.tau,
+                light.median_error,
                 tuple(float(light.t[i]) for i in best.wrong_epochs),
                 best.wrong_night
                 and (float(light.t[best.wrong_night[0]]), float(light.t[best.wrong_night[1]])),

@@ -24,6 +24,7 @@ from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.fit import Fitter
 from broker_filter.inference.flow_sampler import FlowSampler
 from broker_filter.inference.network_input import PADDING, network_input
+from broker_filter.inference.noise_family import NoiseFamily
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.types import Fit, NotFitted, StarEpochs, WindowBatch
 
@@ -56,6 +57,8 @@ class Scorer:
     threads : int, optional
         CPU threads of the thread that calls `warm_up`; torch's own choice if left out. The thread
         that makes a scorer has one from then on.
+    family : NoiseFamily, optional
+        Constant stars against which fits of windows have a robust K.
 
     Raises
     ------
@@ -71,6 +74,7 @@ class Scorer:
         precision: str = "float32",
         chunk: int = 64,
         threads: int | None = None,
+        family: NoiseFamily | None = None,
     ) -> None:
         self._threads = threads or OWN_CHOICE
         torch.set_num_threads(1)
@@ -80,7 +84,8 @@ class Scorer:
         self._autocast = torch.bfloat16 if precision == "bfloat16" else None
         self._network = zoo.load(entry, device)
         self._sampler = FlowSampler(self._network.estimator)
-        self._fitter = Fitter(BoxPrior.from_config(entry.config["prior"]))
+        self.family = family
+        self._fitter = Fitter(BoxPrior.from_config(entry.config["prior"]), family=family)
         self._buckets = tuple(entry.config["window"]["buckets"])
 
     @torch.inference_mode()
@@ -115,6 +120,7 @@ class Scorer:
         seed: int,
         *,
         samples: int = 1000,
+        whole_event: bool = False,
     ) -> Fit | NotFitted:
         """Fit epochs of a star, starting from what the network finds in one window.
 
@@ -130,9 +136,15 @@ class Scorer:
             The same seed gives the same fit.
         samples : int
             Of the posterior.
+        whole_event : bool
+            Whether the peak may lie before the window, as far back as the epochs go. Such a fit
+            has no robust K.
         """
+        fitter = self._fitter
+        if whole_event:
+            fitter = fitter.reaching_back(max(t_start - float(epochs.mjd_tai[0]), 0.0))
         starts = torch.from_numpy(self.posterior(scored, row, FIT_STARTS, seed))
-        return self._fitter(epochs, t_start, starts, seed, samples=samples)
+        return fitter(epochs, t_start, starts, seed, samples=samples)
 
     def warm_up(self) -> None:
         """Run each shape once, and a fit, so that the first alert waits for neither.

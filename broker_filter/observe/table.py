@@ -248,7 +248,8 @@ _INFERENCE = (
         "inference_seconds",
         "histogram",
         ("stage",),
-        "time of a batch per stage: evidence, certified, posterior",
+        "time of a batch per stage: evidence, certified (a window's fit), event (that of the whole"
+        " event), posterior",
         "high: fewer alert.posterior_samples, more model.threads, or a GPU",
         _SECONDS,
         known=("evidence", "posterior"),
@@ -257,10 +258,10 @@ _INFERENCE = (
         "evaluations_lost_total",
         "counter",
         ("stage",),
-        "evaluations that failed, by stage: certified (the alert goes without) or"
+        "evaluations that failed, by stage: certified or event (the alert goes without) or"
         " decision (the evaluation is lost, the next one tries again)",
         "any: the log names star, epoch and error; please report it",
-        known=("certified", "decision"),
+        known=("certified", "event", "decision"),
     ),
     Metric(
         "gpu_queue_batches",

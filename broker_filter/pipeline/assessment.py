@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -43,14 +43,29 @@ from broker_filter.alerts.lifecycle import (
     evidence_of,
     published,
 )
+from broker_filter.alerts.parts import Noise
 from broker_filter.alerts.threshold import Rule
 from broker_filter.errors import ModelError
+from broker_filter.inference.noise_family import NoiseFamily
 from broker_filter.inference.scorer import Scored, Scorer
 from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.batcher import Work
+from broker_filter.pipeline.event_epochs import (
+    epochs_from_columns,
+    epochs_to_columns,
+    extended,
+)
 from broker_filter.state.columns import Column
 from broker_filter.state.partition import PartitionState, damage_of, prefixed
-from broker_filter.types import DeadLetter, Fit, NotFitted, Partition, StateKey, WindowBatch
+from broker_filter.types import (
+    DeadLetter,
+    Fit,
+    NotFitted,
+    Partition,
+    StarEpochs,
+    StateKey,
+    WindowBatch,
+)
 
 __all__ = ["Assessment", "AssessmentOptions", "Outputs"]
 
@@ -98,9 +113,10 @@ class AssessmentOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """What is kept of the stars of one state: open events, and last certifications."""
+    """What is kept of the stars of one state: open events, their epochs, certifications."""
 
     events: dict[EventKey, EventState] = field(default_factory=dict)
+    epochs: dict[EventKey, StarEpochs] = field(default_factory=dict)
     certifications: dict[EventKey, Certification] = field(default_factory=dict)
 
     def holds(self, key: EventKey) -> bool:
@@ -198,6 +214,7 @@ class Assessment:
         memory = self._memories.get(key, _Memory())
         return {
             **prefixed("event", events_to_columns(memory.events)),
+            **prefixed("epochs", epochs_to_columns(memory.epochs)),
             **prefixed("look", certifications_to_columns(memory.certifications)),
         }
 
@@ -219,6 +236,7 @@ class Assessment:
             with damage_of(f"the snapshot of {key}"):
                 self._memories[key] = _Memory(
                     events_from_columns(state.part("event")),
+                    epochs_from_columns(state.part("epochs")),
                     certifications_from_columns(state.part("look")),
                 )
 
@@ -314,13 +332,24 @@ class Assessment:
         )
         if event is None:
             events.pop(key, None)
+            window.memory.epochs.pop(key, None)
             return None
+        self._remember(window, siblings)
         alert = None
         if kind is not None:
             look = self._with_fit(window, look)
             log10_k, claim = evidence_of(event, kind, window.log10_k, _claim(look.certification))
             others = siblings.of(window.row)
-            found = Evaluation(event, kind, log10_k, claim, others, fit=look.fit)
+            found = Evaluation(
+                event,
+                kind,
+                log10_k,
+                claim,
+                others,
+                fit=self._fit_of_event(window, look),
+                epochs=window.memory.epochs.get(key),
+                noise=_noise(look.fit, self._scorer.family),
+            )
             alert = self._build(window, found, times)
             event = published(
                 event,
@@ -330,7 +359,39 @@ class Assessment:
                 alert.certified,
             )
         events[key] = event
+        if event.closed:
+            window.memory.epochs.pop(key, None)
         return alert
+
+    def _remember(self, window: _Window, siblings: _Siblings) -> None:
+        """Add what the window holds, and the star's other bands, to the epochs of its event."""
+        known = extended(window.memory.epochs.get(window.key), window.batch, window.row)
+        for batch, row in siblings.windows_of(window.row):
+            known = extended(known, batch, row)
+        window.memory.epochs[window.key] = known
+
+    def _fit_of_event(self, window: _Window, look: _Look) -> Fit | NotFitted | None:
+        """The fit for an alert: of the whole event in all bands, where the window holds less."""
+        epochs = window.memory.epochs[window.key]
+        more = len(epochs) > int(window.batch.n[window.row])
+        if look.fit is None or not more:
+            return look.fit
+        began = time.perf_counter()
+        try:
+            fit = self._scorer.fit(
+                epochs,
+                window.start,
+                window.scored,
+                window.row,
+                self._seed(window),
+                samples=self._options.samples,
+                whole_event=True,
+            )
+        except Exception as error:  # noqa: BLE001  the alert has the window's fit
+            self._note_loss(window, error, "event")
+            return look.fit
+        self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="event")
+        return fit if isinstance(fit, Fit) else look.fit
 
     def _build(self, window: _Window, found: Evaluation, times: ProcessingTimes) -> Alert:
         began = time.perf_counter()
@@ -393,7 +454,8 @@ class Assessment:
         # Epochs that say nothing leave the odds as they are.
         found = (0.0, 0.0, 0.0)
         if isinstance(fit, Fit):
-            found = (fit.log10_k, fit.log10_k_error, fit.effective_sample_size)
+            k = fit.robust or fit
+            found = (k.log10_k, k.log10_k_error, k.effective_sample_size)
         if not math.isfinite(found[0]):
             raise ModelError(f"the fit gave log10 K = {found[0]}")
         known = window.memory.certifications
@@ -415,6 +477,22 @@ def _claim(found: Certification | None) -> CertifiedK | None:
     return CertifiedK(found.log10_k, found.log10_k_error, found.effective_sample_size, found.count)
 
 
+def _noise(fit: Fit | NotFitted | None, family: NoiseFamily | None) -> Noise | None:
+    """The family that K holds against, and the constant star in it that the data are nearest to."""
+    if not isinstance(fit, Fit) or fit.robust is None or family is None:
+        return None
+    main = max(range(len(fit.sources)), key=lambda i: fit.sources[i].n)
+    nearest = fit.robust.noise[main]
+    return Noise(
+        error_scale=nearest.scale,
+        red_noise=nearest.red_noise * nearest.median_error,
+        error_scale_min=family.scale[0],
+        error_scale_max=family.scale[1],
+        red_noise_max=family.red_noise * nearest.median_error,
+        red_noise_time=nearest.tau if nearest.red_noise > 0 else None,
+    )
+
+
 class _Siblings:
     """The network's K of the windows of the same stars in their other bands.
 
@@ -434,6 +512,12 @@ class _Siblings:
     def of(self, row: int) -> tuple[OtherBand, ...]:
         """The other bands of one window."""
         return self._found.get(row, ())
+
+    def windows_of(self, row: int) -> Iterator[tuple[WindowBatch, int]]:
+        """The windows of the other bands of one window: a batch and a row of it for each."""
+        if self._work.others is not None:
+            for other in np.flatnonzero(self._work.owner == row).tolist():
+                yield self._work.others, other
 
     @cached_property
     def _found(self) -> dict[int, tuple[OtherBand, ...]]:

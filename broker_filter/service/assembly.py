@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from broker_filter.alerts.build import Provenance
 from broker_filter.alerts.threshold import make_rule
 from broker_filter.backoff import Backoff
-from broker_filter.config import Input, Settings
+from broker_filter.config import Input, NoiseSettings, Settings
 from broker_filter.decode.avro.schema import load_folder
 from broker_filter.decode.decoder import Decoder
 from broker_filter.decode.framing import Unframer
@@ -22,6 +22,7 @@ from broker_filter.decode.registry import (
     package_folder,
 )
 from broker_filter.inference.magnification import magnification
+from broker_filter.inference.noise_family import NoiseFamily
 from broker_filter.inference.scorer import Scorer
 from broker_filter.inference.zoo import Entry, find, verify
 from broker_filter.kafka.consumer import KafkaSource
@@ -119,6 +120,7 @@ def make_assessment(settings: Settings, entry: Entry, metrics: Metrics) -> Asses
         precision=model.precision,
         chunk=settings.batch.chunk,
         threads=model.threads,
+        family=noise_family(alert.noise),
     )
     rule = make_rule(alert, card_threshold=entry.threshold, window_days=entry.window_days)
     said = {"log10_k": round(rule.threshold, 3), "decide_on": alert.decide_on}
@@ -137,6 +139,19 @@ def make_assessment(settings: Settings, entry: Entry, metrics: Metrics) -> Asses
         magnification,
         Provenance(entry.model_id, entry.sha256, version, entry.window_days),
         metrics,
+    )
+
+
+def noise_family(settings: NoiseSettings | None) -> NoiseFamily | None:
+    """The constant stars that certified K allows for; None for white noise alone."""
+    if settings is None:
+        return None
+    return NoiseFamily(
+        scale=settings.error_scale,
+        red_noise=settings.red_noise,
+        tau_days=settings.red_noise_days,
+        wrong_epochs=settings.wrong_epochs,
+        wrong_nights=settings.wrong_nights,
     )
 
 

@@ -76,3 +76,15 @@ def test_without_a_family_there_is_no_robust_k() -> None:
     found = Fitter(PRIOR)(epochs(7), 60_000.0, torch.empty(0, 5), 1)
     assert isinstance(found, Fit)
     assert found.robust is None
+
+
+def test_a_fit_that_reaches_back_finds_a_peak_before_its_window() -> None:
+    of = epochs(8, height=2.0)
+    late = 60_000.0 + 12
+    fitter = Fitter(PRIOR)
+    short = fitter(of, late, torch.empty(0, 5), 1)
+    whole = fitter.reaching_back(12)(of, late, torch.empty(0, 5), 1)
+    assert isinstance(short, Fit)
+    assert isinstance(whole, Fit)
+    assert whole.best[0] == pytest.approx(9.1 - 12, abs=0.2)
+    assert whole.log10_k > short.log10_k + 10

@@ -52,6 +52,8 @@ class PeakScorer:
     """Stands in for the network: log10 K and peak come from the most significant epoch."""
 
     epochs_seen: list[int] = field(default_factory=list)
+    fitted_whole: list[int] = field(default_factory=list)
+    family: None = None
 
     def warm_up(self) -> None: ...
 
@@ -77,7 +79,10 @@ class PeakScorer:
         seed: int,
         *,
         samples: int,
+        whole_event: bool = False,
     ) -> Any:
+        if whole_event:
+            self.fitted_whole.append(len(epochs))
         drawn = self.posterior(scored, row, samples, seed)
         best = drawn.mean(0).astype(np.float64)
         sources = tuple(SourceFit(*name, 1, 0.8, 1.0, 1.0) for name in epochs.sources)
@@ -506,6 +511,24 @@ def test_alerts_name_the_deciding_band_and_what_the_others_say() -> None:
         assert other.last_epoch_mjd_tai <= alert.last_epoch_mjd_tai + 0.5
     # While the event lasts both bands see it.
     assert max(alert.other_bands[0].log10_k for alert in alerts) > THRESHOLD
+
+
+def test_an_alert_shows_and_fits_the_whole_event_in_all_bands() -> None:
+    scorer = PeakScorer()
+    messages: list[Message] = []
+    for mjd in np.arange(60_000, 60_070, 0.5):
+        flux = 1000 + 300 * np.exp(-0.5 * ((mjd - 60_030) / 9) ** 2)
+        messages.append(epoch(len(messages), mjd, flux))
+        messages.append(epoch(len(messages), mjd + 0.01, flux, band="g"))
+    found = make_pipeline(scorer).step(messages, 0.0, flush=True).alerts
+    last = [alert for alert in found if alert.band == "r"][-1]
+    first = next(alert for alert in found if alert.band == "r")
+    # The window has moved past the start of the event, which is in the alert all the same.
+    assert last.first_epoch_mjd_tai < last.window_start_mjd_tai - 5
+    assert last.mjd_tai[0] == pytest.approx(first.mjd_tai[0], abs=1)
+    assert {source.band for source in last.sources} == {"g", "r"}
+    assert max(scorer.fitted_whole) > 2 * 2 * 20
+    assert (np.diff(last.mjd_tai) >= 0).all()
 
 
 def test_a_star_in_one_band_has_no_others() -> None:
