@@ -274,7 +274,7 @@ def alike(one: WindowStore, two: WindowStore) -> None:
     for key, expected in first.items():
         np.testing.assert_allclose(second[key], expected, rtol=1e-5, atol=0)
         np.testing.assert_allclose(
-            [t for t, _, _ in second[key]], [t for t, _, _ in expected], rtol=0, atol=1.1e-6
+            [t for t, _, _ in second[key]], [t for t, _, _ in expected], rtol=0, atol=5e-6
         )
 
 
