@@ -23,20 +23,15 @@ from broker_filter.alerts.brightness import (
     sources,
 )
 from broker_filter.alerts.curves import Magnification, model_curves
+from broker_filter.alerts.fitted import draws_of, quality_of, samples_after, usable_fit
 from broker_filter.alerts.lifecycle import EventState
 from broker_filter.alerts.parts import (
-    QUANTILES,
     UNITS,
-    Best,
     CertifiedK,
-    Draws,
-    FitQuality,
-    Interval,
     Noise,
     OtherBand,
     Rival,
     Verdict,
-    physical,
 )
 from broker_filter.types import (
     PARAMETERS,
@@ -197,10 +192,10 @@ def build_alert(
     """
     _check(samples, batch.star[row])
     epochs = _seen(batch.epochs(row) if found.epochs is None else found.epochs)
-    fit, not_fitted = _usable(found.fit)
+    fit, not_fitted = usable_fit(found.fit)
     start = float(batch.t_start[row])
     own = samples.astype(np.float64)
-    drawn = own if fit is None else _after(fit, start)
+    drawn = own if fit is None else samples_after(fit, start)
     window = _window(batch, row, epochs)
     posterior = _posterior(drawn, start)
     return Alert(
@@ -208,8 +203,8 @@ def build_alert(
         prior_odds=float(common.prior_odds),
         p_event=event_probability(_claimed(found), common.prior_odds),
         posterior_from="network" if fit is None else "fit",
-        network=None if fit is None else _draws(own, start),
-        fit=None if fit is None else _quality(fit, epochs),
+        network=None if fit is None else draws_of(own, start),
+        fit=None if fit is None else quality_of(fit, epochs),
         not_fitted=not_fitted,
         days_to_peak=posterior["t0_mjd_tai"] - window["last_epoch_mjd_tai"],
         **_found(found),
@@ -241,26 +236,6 @@ def _seen(epochs: StarEpochs) -> StarEpochs:
         error=epochs.error[present],
         source=source.astype(np.int16),
     )
-
-
-def _usable(fit: Fit | NotFitted | None) -> tuple[Fit | None, str | None]:
-    """The fit, or why there is none; no alert may hold numbers that are not finite."""
-    if fit is None or isinstance(fit, NotFitted):
-        return None, None if fit is None else fit.reason
-    figures = [fit.log10_k, fit.log10_k_error, fit.effective_sample_size, fit.chi2]
-    figures += [fit.p_value, fit.autocorrelation, *fit.best.tolist()]
-    figures += [value for one in fit.sources for value in (one.f_s, one.baseline, one.chi2)]
-    finite = np.isfinite(fit.samples).all() and np.isfinite(fit.f_s).all()
-    if not (finite and np.isfinite(figures).all()):
-        return None, "not fitted: the result is not finite"
-    return fit, None
-
-
-def _after(fit: Fit, start: float) -> FloatArray:
-    """Samples of the fit with t0 in days after ``start`` (MJD TAI), float64."""
-    samples = fit.samples.astype(np.float64)
-    samples[:, PARAMETERS.index("t0")] += fit.t_start - start
-    return samples
 
 
 def _claimed(found: Evaluation) -> float:
@@ -327,7 +302,7 @@ def _window(batch: WindowBatch, row: int, epochs: StarEpochs) -> dict[str, Any]:
 
 def _posterior(samples: FloatArray, start: float) -> dict[str, Any]:
     """Samples and what sums them up."""
-    draws = _draws(samples, start)
+    draws = draws_of(samples, start)
     t0 = draws.summary[list(UNITS).index("t0")].median
     return {
         "parameters": draws.parameters,
@@ -337,46 +312,6 @@ def _posterior(samples: FloatArray, start: float) -> dict[str, Any]:
         "t0_mjd_tai": t0,
         "t0_jd_tai": t0 + JD_MINUS_MJD,
     }
-
-
-def _draws(samples: FloatArray, start: float) -> Draws:
-    columns = physical(samples, start)
-    return Draws(
-        PARAMETERS,
-        samples.astype(np.float32),
-        tuple(_interval(name, columns[name]) for name in UNITS),
-        np.cov([columns[name] for name in ("t0", "u0", "tE")]),
-    )
-
-
-def _interval(name: str, values: FloatArray) -> Interval:
-    quantiles = np.quantile(values, list(QUANTILES.values())).tolist()
-    return Interval(name, UNITS[name], **dict(zip(QUANTILES, quantiles, strict=True)))
-
-
-def _quality(fit: Fit, epochs: StarEpochs) -> FitQuality:
-    t0, u0, log10_tE, log10_rho, _ = fit.best.tolist()
-    return FitQuality(
-        converged=bool(fit.converged),
-        reason=fit.reason,
-        effective_sample_size=float(fit.effective_sample_size),
-        log10_k=float(fit.log10_k),
-        log10_k_error=float(fit.log10_k_error),
-        chi2=float(fit.chi2),
-        degrees_of_freedom=int(fit.degrees_of_freedom),
-        p_value=float(fit.p_value),
-        residual_autocorrelation=float(fit.autocorrelation),
-        best=Best(fit.t_start + t0, u0, 10**log10_tE, 10**log10_rho),
-        main_source=_main_source(fit, epochs),
-    )
-
-
-def _main_source(fit: Fit, epochs: StarEpochs) -> int:
-    """The source whose f_s the samples of a fit hold."""
-    away = np.abs(fit.f_s - fit.samples[:, PARAMETERS.index("f_s"), None]).sum(axis=0)
-    main = fit.sources[int(away.argmin())]
-    name = (main.band, main.source)
-    return epochs.sources.index(name) if name in epochs.sources else 0
 
 
 def _brightness(
