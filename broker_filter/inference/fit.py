@@ -53,7 +53,8 @@ FEW_SAMPLES = 20
 """Effective samples from which on their scatter says how far off the estimate of K may be."""
 
 ROUNDS, ROUND = 16, 300
-LAST_LEAST, LAST_MOST = 600, 2500
+LAST_LEAST, LAST_MOST = 800, 3000
+MARGIN = 2.0  # of a last round, since the share of effective samples is an estimate
 WORTH_IT = 0.6  # size of a last round, in all samples so far, from which on another round is better
 STEEPEST = 3.0  # slope of a `Bend`; more is at the edge of the prior
 ADAPT_SAMPLES = 150.0  # effective ones that a mixture is fitted to
@@ -143,17 +144,12 @@ class Fitter:
         candidates = self._candidates(problem.likelihood, starts, draw)
         modes = climb(problem.likelihood, self._box, _chosen(problem, candidates))
         mixture = _first_mixture(candidates, modes, self._bend(modes), draw)
-        seen = _adapted(problem, mixture, draw)
-        last = _last_round(problem, seen, draw)
+        seen, mixture = _adapted(problem, mixture, draw)
+        last = _last_round(problem, seen, mixture, draw)
         if not bool(torch.isfinite(last).any()):
             return NotFitted("not fitted: no lens of the prior has a finite likelihood")
         fit = _fit(problem, epochs, t_start, modes, seen, last, samples, draw)
         return replace(fit, robust=self._robust(problem, seen, draw))
-
-    def reaching_back(self, days: float) -> Fitter:
-        """A fitter of events whose peak may lie so many days earlier; it gives no robust K."""
-        low = (self._prior.low[0] - days, *self._prior.low[1:])
-        return Fitter(replace(self._prior, low=low))
 
     def _robust(self, problem: _Problem, seen: _Seen, draw: torch.Generator) -> RobustK | None:
         """From the lenses of the last round, which are fresh."""
@@ -274,15 +270,15 @@ def _first_mixture(candidates: Tensor, modes: Modes, bend: Bend, draw: torch.Gen
     return wide.joined(Mixture(share, centre, root, bend), 0.6)
 
 
-def _adapted(problem: _Problem, mixture: Mixture, draw: torch.Generator) -> _Seen:
-    """Rounds of adaptation, until one gives enough effective samples."""
+def _adapted(problem: _Problem, mixture: Mixture, draw: torch.Generator) -> tuple[_Seen, Mixture]:
+    """Rounds of adaptation, until the next mixture promises enough effective samples."""
     seen = _Seen()
     for _ in range(ROUNDS):
         _round(problem, seen, mixture, ROUND, draw)
-        if _needed(seen) <= max(LAST_LEAST, WORTH_IT * len(seen.z)):
-            break
         mixture = _next_mixture(seen, draw)
-    return seen
+        if _needed(seen, mixture) <= max(LAST_LEAST, WORTH_IT * len(seen.z)):
+            break
+    return seen, mixture
 
 
 def _round(
@@ -295,16 +291,19 @@ def _round(
     return log_target - own
 
 
-def _share(seen: _Seen) -> float:
-    """Effective share of the last round's samples."""
-    mixture, n = seen.proposals[-1]
-    log_weight = seen.log_target[-n:] - mixture.log_density(seen.z[-n:], n)
-    return effective(log_weight.softmax(0)) / n
+def _needed(seen: _Seen, mixture: Mixture) -> float:
+    """Samples of ``mixture`` that will make enough effective ones.
 
-
-def _needed(seen: _Seen) -> float:
-    """Samples of a last round that gives enough effective ones, from the share of this one."""
-    return 1.5 * WANTED_SAMPLES / max(_share(seen), 1e-6)
+    From the effective share of the round before, and from that which the weights of all samples so
+    far give for this mixture: either alone would be too hopeful.
+    """
+    last, n = seen.proposals[-1]
+    own = seen.log_target[-n:] - last.log_density(seen.z[-n:], n)
+    log_weight = seen.log_weight
+    ratio = seen.log_target - mixture.log_density(seen.z, n)
+    spread = float((log_weight.log_softmax(0) + ratio).logsumexp(0) - log_weight.logsumexp(0))
+    share = min(effective(own.softmax(0)) / n, math.exp(min(-spread, 0.0)))
+    return MARGIN * WANTED_SAMPLES / max(share, 1e-6)
 
 
 def _next_mixture(seen: _Seen, draw: torch.Generator) -> Mixture:
@@ -312,10 +311,10 @@ def _next_mixture(seen: _Seen, draw: torch.Generator) -> Mixture:
     return Mixture.fit(seen.z, tempered(seen.log_weight, ADAPT_SAMPLES), bend, draw)
 
 
-def _last_round(problem: _Problem, seen: _Seen, draw: torch.Generator) -> Tensor:
-    """Log weights of fresh samples, as many as the last round of adaptation calls for."""
-    n = int(min(max(_needed(seen), LAST_LEAST), LAST_MOST))
-    return _round(problem, seen, _next_mixture(seen, draw), n, draw)
+def _last_round(problem: _Problem, seen: _Seen, mixture: Mixture, draw: torch.Generator) -> Tensor:
+    """Log weights of fresh samples, of a number fixed before."""
+    n = int(min(max(_needed(seen, mixture), LAST_LEAST), LAST_MOST))
+    return _round(problem, seen, mixture, n, draw)
 
 
 def _resampled(weight: Tensor, n: int, draw: torch.Generator) -> Tensor:
