@@ -26,7 +26,7 @@ lint: $(VENV)/.test  ## check style, types and spelling
 bench: $(VENV)/.test  ## print one table of speeds, and write build/bench.json
 	$(BIN)/python -m tests.bench
 
-chaos: $(VENV)/.test  ## break things around a running filter, count lost and doubled alerts (RUNS=3)
+chaos: $(VENV)/.test  ## break things around a running filter, count alerts lost, doubled, changed (RUNS=3)
 	$(BIN)/python -m tests.chaos --runs $(RUNS)
 
 kafka: $(VENV)/.test  ## run Apache Kafka on 127.0.0.1 until Ctrl-C (NODES=3 PORT=9092 TOPICS=photometry:4)

@@ -65,13 +65,17 @@ class _Trap:
 
         def noting(deliver: Callable[..., Any]) -> Callable[..., Any]:
             def delivered(self_: Any, parcel: Parcel, *args: Any, **keys: Any) -> None:
-                self.alerts = sum(ALERT in message.headers for message in parcel.messages)
+                self.alerts = _alerts_in(parcel)
                 deliver(self_, parcel, *args, **keys)
 
             return delivered
 
         for kind in (KafkaTransactions, AtLeastOnce):
             _replace(kind, "deliver", noting)
+
+
+def _alerts_in(parcel: Parcel) -> int:
+    return sum(ALERT in message.headers for message in parcel.messages)
 
 
 def _replace(owner: Any, name: str, wrap: Wrap) -> None:
@@ -157,10 +161,10 @@ def offsets_first(trap: _Trap) -> None:
     """Sabotage: the offsets are committed, and then the messages are not sent."""
 
     def deliver(_: AtLeastOnce, parcel: Parcel, source: KafkaSource, *, last: bool = False) -> None:
+        trap.alerts = _alerts_in(parcel)
         if parcel.offsets:
             source.commit(parcel.offsets, wait=last or bool(parcel.messages))
-        if parcel.messages and trap.passed():
-            trap.spring()
+        trap.with_alerts()
 
     AtLeastOnce.deliver = deliver  # type: ignore[method-assign]
 

@@ -27,11 +27,12 @@ import confluent_kafka as ck
 import yaml
 
 from broker_filter.alerts.alert import Alert
-from broker_filter.alerts.codec import from_avro
+from broker_filter.alerts.codec import from_message
 from broker_filter.commands import demo_archive
 from broker_filter.config import Batch, Kafka, MetricsSettings, Model, ScheduleSettings, Settings
 from broker_filter.decode.native import encode_block
 from broker_filter.errors import TransientError
+from broker_filter.kafka.client import message_of
 from broker_filter.kafka.progress import GroupProgress
 from broker_filter.schemas import decode_strict, schema_header
 from broker_filter.service.assembly import open_entry
@@ -46,9 +47,9 @@ __all__ = [
     "Trial",
     "light_curve_settings",
     "make_archive",
+    "messages_of",
     "settings_of",
     "trial",
-    "values_of",
     "version",
 ]
 
@@ -381,11 +382,12 @@ class Trial:
 
     def read(self, isolation: str = "read_committed") -> list[Alert]:
         """Alerts of the topic from beginning to end."""
-        return [from_avro(value) for value in self._values(self.alerts, isolation)]
+        return [from_message(message) for message in self._messages(self.alerts, isolation)]
 
     def outcome(self) -> Outcome:
         """What readers of committed messages see: alerts and dead letters."""
-        letters = [decode_strict("dead_letter", value) for value in self._values(self.dead)]
+        values = (message.value or b"" for message in self._messages(self.dead))
+        letters = [decode_strict("dead_letter", value) for value in values]
         about = [(each["partition"], each["offset"], each["reason"]) for each in letters]
         return Outcome(tuple(self.read()), tuple(about))
 
@@ -393,8 +395,8 @@ class Trial:
         """Compare what readers of committed messages see with the undisturbed run."""
         return compare(expected, self.outcome())
 
-    def _values(self, topic: str, isolation: str = "read_committed") -> Iterator[bytes]:
-        return values_of(self.servers, topic, isolation)
+    def _messages(self, topic: str, isolation: str = "read_committed") -> Iterator[Message]:
+        return messages_of(self.servers, topic, isolation)
 
     def close(self) -> None:
         """End what still runs."""
@@ -404,7 +406,7 @@ class Trial:
         self._progress.close()
 
 
-def values_of(servers: str, topic: str, isolation: str = "read_committed") -> Iterator[bytes]:
+def messages_of(servers: str, topic: str, isolation: str = "read_committed") -> Iterator[Message]:
     """Messages of a topic of one partition from beginning to end."""
     consumer = ck.Consumer(
         {
@@ -424,7 +426,7 @@ def values_of(servers: str, topic: str, isolation: str = "read_committed") -> It
             if message.error() is not None:
                 assert message.error().code() == ck.KafkaError._PARTITION_EOF
                 return
-            yield message.value()
+            yield message_of(message)
 
 
 @contextmanager

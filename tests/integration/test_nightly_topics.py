@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from broker_filter.alerts.alert import Alert
-from broker_filter.alerts.codec import from_avro
+from broker_filter.alerts.codec import from_message
 from broker_filter.config import Settings
 from broker_filter.errors import ConfigError
 from broker_filter.kafka.progress import GroupProgress
@@ -29,7 +29,7 @@ from broker_filter.observe.health import Health
 from broker_filter.observe.metrics import Metrics
 from broker_filter.service.assembly import make_service
 from broker_filter.types import Message
-from tests.integration.harness import values_of
+from tests.integration.harness import messages_of
 from tests.kafka_broker import make_topic
 from tests.pipeline.test_pipeline import PEAK, epoch, make_pipeline, run
 
@@ -152,7 +152,7 @@ class Sky:
             )
 
     def alerts(self) -> list[Alert]:
-        return [from_avro(value) for value in values_of(self.servers, f"{self.name}-alerts")]
+        return [from_message(each) for each in messages_of(self.servers, f"{self.name}-alerts")]
 
     @contextmanager
     def running(self, **kafka: Any) -> Iterator[Member]:
