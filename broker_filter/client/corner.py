@@ -41,9 +41,9 @@ def plot_corner(alert: Alert, path: Path | str) -> None:
         matplotlib is not installed.
     """
     columns = _columns(alert, alert.draws)
-    network = None if alert.network is None else _columns(alert, alert.network)
+    network = {} if alert.network is None else _columns(alert, alert.network)
     names = list(columns)
-    limits = {name: _limits(columns[name], network and network[name]) for name in names}
+    limits = {name: _limits(columns[name], network.get(name)) for name in names}
     with open_figure(Path(path), 8.6, 8.6) as figure:
         grid = figure.subplots(len(names), len(names), sharex="col")
         for i, row in enumerate(names):
@@ -54,10 +54,10 @@ def plot_corner(alert: Alert, path: Path | str) -> None:
                     continue
                 axes.set_xlim(*limits[column])
                 if i == j:
-                    _draw_one(axes, columns[row], network and network[row], limits[row])
+                    _draw_one(axes, columns[row], network.get(row), limits[row])
                     axes.set_title(_title(alert, row), fontsize=9.5)
                 else:
-                    _draw_pair(axes, columns, network, (column, row), limits)
+                    _draw_pair(axes, columns, network or None, (column, row), limits)
                 _label(axes, alert, row, column, left=j == 0 and i > 0, low=row == names[-1])
         figure.text(0.97, 0.97, _heading(alert), ha="right", va="top", linespacing=1.7)
 

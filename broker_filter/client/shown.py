@@ -111,7 +111,8 @@ class _Fitted:
     def model(self, mjd: FloatArray, magnify: Magnification, *, main: bool = False) -> FloatArray:
         """Flux of the most likely curve: at the epochs, or anywhere in the main source's units."""
         excess = model_curves(self.lens, mjd, magnify)[0] - 1
-        return 1 + self.main_f_s * excess if main else self.baseline * (1 + self.f_s * excess)
+        own = 1 + self.main_f_s * excess if main else self.baseline * (1 + self.f_s * excess)
+        return np.asarray(own)
 
     def as_main(self, flux: FloatArray, sigma: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Flux and errors as the main source would see them.

@@ -151,6 +151,11 @@ class Fitter:
         fit = _fit(problem, epochs, t_start, modes, seen, last, samples, draw)
         return replace(fit, robust=self._robust(problem, seen, draw))
 
+    def reaching_back(self, days: float) -> Fitter:
+        """A fitter of events whose peak may lie so many days earlier; it gives no robust K."""
+        low = (self._prior.low[0] - days, *self._prior.low[1:])
+        return Fitter(replace(self._prior, low=low))
+
     def _robust(self, problem: _Problem, seen: _Seen, draw: torch.Generator) -> RobustK | None:
         """From the lenses of the last round, which are fresh."""
         if self._family is None:
