@@ -346,7 +346,7 @@ class Assessment:
                 log10_k,
                 claim,
                 others,
-                fit=self._fit_of_event(window, look),
+                fit=self._fit_of_event(window, look, ended=kind == "final"),
                 epochs=window.memory.epochs.get(key),
                 noise=_noise(look.fit, self._scorer.family),
             )
@@ -370,11 +370,15 @@ class Assessment:
             known = extended(known, batch, row)
         window.memory.epochs[window.key] = known
 
-    def _fit_of_event(self, window: _Window, look: _Look) -> Fit | NotFitted | None:
-        """The fit for an alert: of the whole event in all bands, where the window holds less."""
+    def _fit_of_event(self, window: _Window, look: _Look, *, ended: bool) -> Fit | NotFitted | None:
+        """The fit for an alert: of the whole event in all bands, where the window holds less.
+
+        A final is of a window that may hold nothing of its event any more, and has such a fit too.
+        """
         epochs = window.memory.epochs[window.key]
         more = len(epochs) > int(window.batch.n[window.row])
-        if look.fit is None or not more:
+        wanted = look.fit is not None or (ended and self._options.certified)
+        if not (wanted and more):
             return look.fit
         began = time.perf_counter()
         try:

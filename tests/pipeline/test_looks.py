@@ -26,6 +26,7 @@ class Script:
     network: float = 0.0
     certified: float = 0.0
     fits: list[float] = field(default_factory=list)
+    family: None = None
 
     def score(self, batch: WindowBatch) -> Scored:
         return Scored(np.full(len(batch), self.network), batch.t_start)  # type: ignore[arg-type]
@@ -35,8 +36,16 @@ class Script:
         noise = np.random.default_rng(window[3]).normal(0, 0.01, (window[2], 5))
         return (np.array([9.0, 0.3, 0.0, -1.0, 0.8]) + noise).astype(np.float32)
 
-    def fit(self, epochs: StarEpochs, t_start: float, *window: Any, samples: int) -> Fit:
-        self.fits.append(t_start)
+    def fit(
+        self,
+        epochs: StarEpochs,
+        t_start: float,
+        *window: Any,
+        samples: int,
+        whole_event: bool = False,
+    ) -> Fit:
+        if not whole_event:  # no look at a window
+            self.fits.append(t_start)
         drawn = self.posterior(*window[:2], samples, window[2])
         sources = tuple(SourceFit(*name, 1, 0.8, 1.0, 1.0) for name in epochs.sources)
         shares = np.full((samples, len(sources)), 0.8, np.float32)

@@ -489,9 +489,12 @@ def test_certified_k_decides_where_it_is_asked_to(alerts: list[Alert]) -> None:
         assert alert.certified.log10_k - np.log10(look * (look + 1)) >= THRESHOLD
 
 
-def test_every_alert_of_an_open_event_carries_a_certificate(alerts: list[Alert]) -> None:
+def test_every_alert_of_an_event_carries_a_certificate(alerts: list[Alert]) -> None:
+    assert {alert.state for alert in alerts} >= {"new", "update", "final"}
     for alert in alerts:
-        assert (alert.certified is not None) == (alert.state in ("new", "update"))
+        # A final has the best one of its event; nothing is certified of what is taken back.
+        assert (alert.certified is not None) == (alert.state != "retraction")
+        assert (alert.fit is not None) == (alert.state != "retraction")
 
 
 def test_without_certificates_the_alerts_are_the_same(alerts: list[Alert]) -> None:
@@ -602,12 +605,17 @@ class FaultyScorer(PeakScorer):
         seed: int,
         *,
         samples: int,
+        whole_event: bool = False,
     ) -> Any:
-        if self.failing and self.stage == "certified":
+        if self.failing and self.stage == "event" and whole_event:
+            raise RuntimeError("too long an event")
+        if self.failing and self.stage == "certified" and not whole_event:
             raise RuntimeError("invalid multinomial distribution")
         if self.failing and self.stage == "unfit":
             return NotFitted("not fitted: 1 usable epochs, 6 are needed")
-        found = super().fit(epochs, t_start, scored, row, seed, samples=samples)
+        found = super().fit(
+            epochs, t_start, scored, row, seed, samples=samples, whole_event=whole_event
+        )
         return replace(found, log10_k=np.nan) if self.failing and self.stage == "weights" else found
 
     def posterior(self, scored: Scored, row: int, samples: int, seed: int) -> Any:
@@ -624,6 +632,14 @@ def test_without_a_certificate_the_alert_goes_without(alerts: list[Alert], stage
     assert [alert.alert_id for alert in found] == [alert.alert_id for alert in alerts]
     assert all(alert.certified is None for alert in found)
     assert metrics.value("evaluations_lost_total", stage="certified") > 0
+
+
+def test_where_the_fit_of_the_event_fails_the_alert_has_that_of_its_window() -> None:
+    metrics = Metrics()
+    found = make_pipeline(FaultyScorer("event"), metrics=metrics).step(STREAM, 0.0, flush=True)
+    assert found.alerts
+    assert all(alert.fit is not None for alert in found.alerts if alert.state != "final")
+    assert metrics.value("evaluations_lost_total", stage="event") > 0
 
 
 def test_epochs_that_cannot_be_fitted_claim_nothing(alerts: list[Alert]) -> None:
