@@ -169,7 +169,9 @@ class Thinning:
         same[-1:] = False
         # Cells halve each other: two epochs share one from the highest bit on in which they differ.
         level = np.frexp((cell[1:] ^ cell[:-1]).astype(np.float64))[1][same]
-        key = owner[1:][same] * (self.coarsest + 1) + level
+        # Epochs of two cells of the anchor grid share none at any level.
+        joined = level <= self.coarsest
+        key = owner[1:][same][joined] * (self.coarsest + 1) + level[joined]
         merging = np.bincount(key, minlength=len(slot) * (self.coarsest + 1))
         gone = np.cumsum(merging.reshape(len(slot), -1), axis=1)
         fits = self._points.count[slot][:, None] - gone <= self._max_points

@@ -110,7 +110,7 @@ def test_a_deleted_topic_of_a_pattern_is_left_behind(
         (done,) = kafka_admin.delete_topics(nights[:1]).values()
         done.result(PATIENCE_S)
         first += poll_until(source, lambda: (nights[0], 0) not in source.assigned())
-        assert gone[0] == nights[0]
+        assert nights[0] in gone
         publish(kafka, nights[2], 1)
         read = poll_until(source, lambda: source.positions().get((nights[2], 0)) == 3)
         read += poll_until(source, lambda: committed(source, (nights[0], 0), (nights[2], 0)))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from broker_filter.state.columns import arrays_of, unpacked
@@ -336,6 +336,7 @@ def test_what_was_merged_and_comes_again_is_a_duplicate(
 
 
 @given(dense(60), st.integers(1, 60))
+@example(many_epochs(1833, 60), 49)  # neighbours on both sides of the anchor grid, two stars
 @settings(max_examples=12, deadline=None)
 def test_cutting_a_dense_stream_into_messages_changes_no_more_than_rounding(
     epochs: list[Epoch], size: int
