@@ -334,6 +334,8 @@ class Assessment:
             events.pop(key, None)
             window.memory.epochs.pop(key, None)
             return None
+        if kind == "new":
+            window.memory.epochs.pop(key, None)
         self._remember(window, siblings)
         alert = None
         if kind is not None:
@@ -359,8 +361,6 @@ class Assessment:
                 alert.certified,
             )
         events[key] = event
-        if event.closed:
-            window.memory.epochs.pop(key, None)
         return alert
 
     def _remember(self, window: _Window, siblings: _Siblings) -> None:

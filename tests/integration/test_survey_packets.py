@@ -260,7 +260,7 @@ class Filter:
             time.sleep(0.1)
 
     def _counts(self, metric: str, label: str) -> dict[str, int]:
-        samples = (one for family in self.metrics.collect() for one in family.samples)
+        samples = (one for family in self.metrics.registry.collect() for one in family.samples)
         return {
             one.labels[label]: int(one.value)
             for one in samples

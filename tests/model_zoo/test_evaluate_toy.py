@@ -105,7 +105,7 @@ def test_both_losses_are_measured_the_same_way_every_time(tmp_path: Path) -> Non
     first, again = (measure_toy(sizes, quiet=True) for _ in range(2))
     for figures in (first, again):
         for name in LOSSES:
-            assert figures[name].pop("seconds") > 0
+            assert figures[name].pop("seconds") >= 0
     assert first == again
     assert json.loads(json.dumps(first)) == first
     assert 0.65 < first["oracle"]["auc"] < 0.8
