@@ -188,17 +188,18 @@ def _model(name: str) -> str:
         f" Report: [reports/{name}](reports/{name}/report.md)."
     )
     limits = "\n".join(f"- {limit}" for limit in card["limits"])
-    return "\n\n".join(
-        [
-            head,
-            _detection(results["detection"]),
-            _noise(results["calibration"], results["streams"]),
-            _exact(results["exact"]),
-            _certified(results["certified"]),
-            _posteriors(results["posteriors"]),
-            f"Limits, from the card:\n\n{limits}",
-        ]
-    )
+    tables = {
+        "detection": _detection,
+        "calibration": lambda part: _noise(part, results.get("streams")),
+        "exact": _exact,
+        "certified": _certified,
+        "posteriors": _posteriors,
+    }
+    parts = [table(results[name]) for name, table in tables.items() if name in results]
+    missing = [name for name in (*tables, "streams") if name not in results]
+    if missing:
+        parts.append(f"Not measured: {', '.join(missing)}.")
+    return "\n\n".join([head, *parts, f"Limits, from the card:\n\n{limits}"])
 
 
 def _detection(found: Mapping[str, Any]) -> str:
@@ -219,13 +220,14 @@ def _detection(found: Mapping[str, Any]) -> str:
     return markdown_table(head, rows)
 
 
-def _noise(single: Mapping[str, Any], streams: Mapping[str, Any]) -> str:
+def _noise(single: Mapping[str, Any], streams: Mapping[str, Any] | None) -> str:
     """How often noise reaches k, in one evaluation and in any while a window fills."""
-    lives = {f"{row['k']:.4g}": row for row in streams["sup_tail"]}
+    lives = {f"{row['k']:.4g}": row for row in streams["sup_tail"]} if streams else {}
+    n_streams = f"{streams['n_streams']:,}" if streams else "no"
     head = (
         "k",
         f"one evaluation, {single['n_tail']:,} windows",
-        f"any evaluation while a window fills, {streams['n_streams']:,} windows",
+        f"any evaluation while a window fills, {n_streams} windows",
         "bound 1/k",
     )
     rows = []
@@ -235,15 +237,15 @@ def _noise(single: Mapping[str, Any], streams: Mapping[str, Any]) -> str:
             (
                 f"{row['k']:,.4g}",
                 _rate(row, single["n_tail"]),
-                "not measured" if life is None else _rate(life, streams["n_streams"]),
+                _rate(life, streams["n_streams"]) if streams and life else "not measured",
                 f"{row['bound']:.2g}",
             )
         )
-    days = streams["star_days"] / streams["n_streams"]
-    return (
-        f"{markdown_table(head, rows)}\n\nA star begins a new window every {days:g} days."
-        f" Mean K of the noise curves (at most 1 for an exact K): {single['mean_k_noise']:.2g}."
-    )
+    mean = f"Mean K of the noise curves (at most 1 for an exact K): {single['mean_k_noise']:.2g}."
+    if streams:
+        days = streams["star_days"] / streams["n_streams"]
+        mean = f"A star begins a new window every {days:g} days. {mean}"
+    return f"{markdown_table(head, rows)}\n\n{mean}"
 
 
 def _rate(row: Mapping[str, Any], n: int) -> str:

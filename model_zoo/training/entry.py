@@ -83,6 +83,8 @@ def file_entry(trainer: Trainer, path: Path, sizes: Sizes, *, quiet: bool = Fals
 def refile(entry: Entry, results: Mapping[str, Any]) -> Card:
     """Write an entry anew with the figures of an evaluation in its card, and its limits.
 
+    Figures of parts that the evaluation leaves out stay as they are.
+
     Raises
     ------
     ConfigError
@@ -91,7 +93,7 @@ def refile(entry: Entry, results: Mapping[str, Any]) -> Card:
     if results["model_id"] != entry.model_id:
         raise ConfigError(f"results are of {results['model_id']}, not of {entry.model_id}")
     config = config_of(entry)
-    figures = _figures(config, results)
+    figures = {**entry.card.evaluation, **_figures(config, results)}
     part = results.get("calibration")
     gate = entry.card.gate if part is None else gate_of(part)
     changes = {"evaluation": figures, "gate": gate, "limits": _limits(config)}
