@@ -8,9 +8,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from broker_filter.commands.options import add_client_config, positive_int
 from broker_filter.errors import PoisonMessage
 from broker_filter.observe.text import json_line, printable
 from broker_filter.types import DEAD_LETTER_TOPIC
@@ -57,17 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--limit",
-        type=_positive,
+        type=positive_int,
         default=LIMIT,
         metavar="N",
         help="print no more than the newest N (default: %(default)s)",
     )
-    parser.add_argument(
-        "--client-config",
-        type=Path,
-        metavar="FILE",
-        help="librdkafka properties, one key=value a line (for SASL and TLS)",
-    )
+    add_client_config(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object a letter")
 
 
@@ -77,12 +72,6 @@ def _time_ms(text: str) -> int:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{error}, such as 2026-03-10T12:00") from None
     return int(1000 * (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
-
-
-def _positive(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return value
 
 
 def run(args: argparse.Namespace) -> int:

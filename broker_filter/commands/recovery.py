@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from broker_filter.commands.options import add_client_config
 from broker_filter.observe.text import aligned_table
 
 __all__ = ["add_arguments", "format_report", "run"]
@@ -37,12 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="threshold for the bound on false alarms (default: the lowest in the alerts)",
     )
-    parser.add_argument(
-        "--client-config",
-        type=Path,
-        metavar="FILE",
-        help="librdkafka properties for kafka://, one key=value a line (for SASL and TLS)",
-    )
+    add_client_config(parser, " for kafka://")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the efficiency (PNG)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 

@@ -6,6 +6,7 @@ import argparse
 import math
 from pathlib import Path
 
+from broker_filter.commands.options import add_client_config
 from broker_filter.photometry.magnitudes import AB_ZERO_POINT
 from broker_filter.photometry.times import TIME_SYSTEMS
 
@@ -106,13 +107,7 @@ def _add_pace(group: argparse._ArgumentGroup) -> None:
         help="default: %(default)s",
     )
     group.add_argument("--topic", required=True)
-    group.add_argument(
-        "--client-config",
-        type=Path,
-        metavar="FILE",
-        help="librdkafka properties of the broker that is published to, one key=value a line"
-        " (for SASL and TLS)",
-    )
+    add_client_config(group, " of the broker that is published to")
     group.add_argument(
         "--speed",
         type=_speed,

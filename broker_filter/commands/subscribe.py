@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker_filter.client.text import format_alert
+from broker_filter.commands.options import add_client_config, positive_int
 from broker_filter.observe.text import json_line
 from broker_filter.types import ALERT_TOPIC, STATES
 
@@ -49,16 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--from-beginning", action="store_true", help="start at the oldest alert")
     source.add_argument("--min-log10-k", type=float, metavar="X", help="lowest log10 K")
     source.add_argument("--state", action="append", choices=STATES, help="may be given repeatedly")
-    source.add_argument("--max-alerts", type=_positive_int, metavar="N", help="stop after N alerts")
+    source.add_argument("--max-alerts", type=positive_int, metavar="N", help="stop after N alerts")
     source.add_argument(
         "--timeout", type=float, metavar="S", help="stop after S seconds of silence"
     )
-    source.add_argument(
-        "--client-config",
-        type=Path,
-        metavar="FILE",
-        help="librdkafka properties, one key=value a line (for SASL and TLS)",
-    )
+    add_client_config(source)
     output = parser.add_argument_group("what to do with it")
     output.add_argument("--json", action="store_true", help="print one JSON object an alert")
     output.add_argument(
@@ -72,12 +68,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--avro", type=Path, metavar="DIR", help="save each as DIR/<alertId>.avro")
     output.add_argument("--parquet", type=Path, metavar="FILE", help="save all, one row an alert")
     output.add_argument("--plot", type=Path, metavar="DIR", help="draw light curve and corner plot")
-
-
-def _positive_int(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return value
 
 
 def _columns(text: str) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ from broker_filter.inference.population import (
 )
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.inference.robust import robust_k
+from broker_filter.photometry.usable import plausible
 from broker_filter.types import Fit, NotFitted, RobustK, SourceFit, StarEpochs
 
 __all__ = ["ENOUGH_SAMPLES", "Fitter"]
@@ -45,9 +46,6 @@ LEAST_EPOCHS = 6
 
 ENOUGH_SAMPLES, WANTED_SAMPLES = 100, 200
 """Effective samples of the last round: from which on a fit has converged, and to which it aims."""
-
-MOST_FLUX, MOST_SIGNIFICANCE = 1e9, 1e7
-"""In baselines and in errors: epochs beyond are no star's, and products of them lose all digits."""
 
 FEW_SAMPLES = 20
 """Effective samples from which on their scatter says how far off the estimate of K may be."""
@@ -234,8 +232,7 @@ def _usable(epochs: StarEpochs) -> StarEpochs:
     with np.errstate(invalid="ignore", over="ignore"):
         known = np.isfinite(epochs.error) & (epochs.error >= 0)
         good = np.isfinite(epochs.mjd_tai) & known[epochs.source] & (sigma > 0)
-        good &= (np.abs(flux) <= MOST_FLUX) & (sigma <= MOST_FLUX)
-        good &= np.maximum(np.abs(flux - 1), 1) <= MOST_SIGNIFICANCE * sigma
+    good &= plausible(flux, sigma)
     present, source = np.unique(epochs.source[good], return_inverse=True)
     return StarEpochs(
         tuple(epochs.sources[i] for i in present.tolist()),

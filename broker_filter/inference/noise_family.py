@@ -537,12 +537,13 @@ class LensDensity:
         ndarray, shape (m,), float64
         """
         noise, variance = self._noise, np.square(self._scale)[:, None, None]
-        few = noise.products(self._fixed)[None] / variance[..., None]
+        products = noise.products(self._fixed)[None]
+        few = products / variance[..., None]
         squares, mixed = noise.products_with(self._fixed, signal)
         square, across = squares[None] / variance, mixed[None] / variance[..., None]
         few, taken = _absorbed(few, 1, np.array(self._variance))
         # What the baseline takes of the products with the signal, by the same formula.
-        ones = noise.products(self._fixed)[None, :, 1, :] / variance
+        ones = products[:, :, 1, :] / variance
         share = self._variance / (1 + self._variance * ones[..., 1])[..., None]
         with_ones = across[..., 1, :]
         a = square - share * np.square(with_ones)

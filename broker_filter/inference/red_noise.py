@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from broker_filter.types import FloatArray
 
@@ -39,10 +38,6 @@ class Models:
 
     def __len__(self) -> int:
         return len(self.scale)
-
-    def take(self, rows: NDArray[np.int64]) -> Models:
-        """Some of the models."""
-        return Models(self.scale[rows], self.amplitude[rows], self.tau[rows])
 
 
 class RedNoise:

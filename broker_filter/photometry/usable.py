@@ -12,13 +12,27 @@ from numpy.typing import NDArray
 
 from broker_filter.types import Photometry
 
-__all__ = ["REASONS", "Accepted", "Limits", "accept", "by_reference"]
+__all__ = [
+    "MAX_FLUX",
+    "MAX_SIGNIFICANCE",
+    "REASONS",
+    "Accepted",
+    "Limits",
+    "accept",
+    "by_reference",
+    "plausible",
+]
 
 _LARGEST: Final = float(np.finfo(np.float32).max)
 _SMALLEST: Final = float(np.finfo(np.float32).tiny)
 
 MAX_SIGNAL_TO_NOISE: Final = 1e6
 """No photometry is so good: a flux of so many errors is a wrong flux or a wrong error."""
+
+MAX_FLUX: Final = 1e9
+MAX_SIGNIFICANCE: Final = 1e7
+"""Points that are not between these bounds, in baselines and in errors, are left out: products of
+their squares leave the range of float32, and no star does such a thing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +127,13 @@ def _select(photometry: Photometry, good: NDArray[np.bool_]) -> Photometry:
     columns = ("mjd_tai", "flux", "flux_err", "flags", "ref_flux", "ref_flux_err")
     kept: dict[str, Any] = {name: getattr(photometry, name)[good] for name in columns}
     return replace(photometry, star=list(compress(photometry.star, good.tolist())), **kept)
+
+
+def plausible(
+    flux: NDArray[np.floating[Any]], sigma: NDArray[np.floating[Any]]
+) -> NDArray[np.bool_]:
+    """Which points, in units of their baselines, a star can give; no NaN is one of them."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        good = (np.abs(flux) <= MAX_FLUX) & (sigma <= MAX_FLUX)
+        good &= np.maximum(np.abs(flux - 1), 1) <= MAX_SIGNIFICANCE * sigma
+    return np.asarray(good)

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -380,22 +380,29 @@ class Assessment:
         wanted = look.fit is not None or (ended and self._options.certified)
         if not (wanted and more):
             return look.fit
-        began = time.perf_counter()
         try:
-            fit = self._scorer.fit(
-                epochs,
-                window.start,
-                window.scored,
-                window.row,
-                self._seed(window),
-                samples=self._options.samples,
-                whole_event=True,
-            )
+            fit = self._fit(window, epochs, "event")
         except Exception as error:  # noqa: BLE001  the alert has the window's fit
             self._note_loss(window, error, "event")
             return look.fit
-        self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="event")
         return fit if isinstance(fit, Fit) else look.fit
+
+    def _fit(
+        self, window: _Window, epochs: StarEpochs, stage: Literal["certified", "event"]
+    ) -> Fit | NotFitted:
+        """Fit the epochs of a window, or of its whole event, and note how long that took."""
+        began = time.perf_counter()
+        fit = self._scorer.fit(
+            epochs,
+            window.start,
+            window.scored,
+            window.row,
+            self._seed(window),
+            samples=self._options.samples,
+            whole_event=stage == "event",
+        )
+        self._metrics.observe("inference_seconds", time.perf_counter() - began, stage=stage)
+        return fit
 
     def _build(self, window: _Window, found: Evaluation, times: ProcessingTimes) -> Alert:
         began = time.perf_counter()
@@ -445,16 +452,7 @@ class Assessment:
 
     def _new_look(self, window: _Window) -> _Look:
         """Fit a window; its K counts as one more certification."""
-        began = time.perf_counter()
-        fit = self._scorer.fit(
-            window.batch.epochs(window.row),
-            window.start,
-            window.scored,
-            window.row,
-            self._seed(window),
-            samples=self._options.samples,
-        )
-        self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="certified")
+        fit = self._fit(window, window.batch.epochs(window.row), "certified")
         # Epochs that say nothing leave the odds as they are.
         found = (0.0, 0.0, 0.0)
         if isinstance(fit, Fit):

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from broker_filter.alerts.lifecycle import EventKey
 from broker_filter.errors import StateError
 from broker_filter.state.columns import (
     Column,
@@ -26,14 +27,12 @@ from broker_filter.state.columns import (
     unpacked,
     unpacked_keys,
 )
-from broker_filter.types import FloatArray, IntArray, StarEpochs, StarId, WindowBatch
+from broker_filter.types import FloatArray, IntArray, StarEpochs, WindowBatch
 
 __all__ = ["MAX_EPOCHS", "epochs_from_columns", "epochs_to_columns", "extended"]
 
 MAX_EPOCHS: Final = 2000
 """Most epochs kept of one event; beyond, neighbours of one source are merged."""
-
-EventKey = tuple[str, StarId, str]
 
 
 def extended(

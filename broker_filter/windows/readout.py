@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker_filter.photometry.statistics import combine
+from broker_filter.photometry.usable import MAX_FLUX, MAX_SIGNIFICANCE, plausible
 from broker_filter.types import FloatArray, IntArray
 from broker_filter.windows.instruments import Instruments
 from broker_filter.windows.points import PagedPoints
@@ -21,10 +22,6 @@ from broker_filter.windows.tracks import Series, Tracks
 
 __all__ = ["Reading", "Readout"]
 
-MAX_FLUX: Final = 1e9
-MAX_SIGNIFICANCE: Final = 1e7
-"""Points that are not between these bounds, in baselines and in errors, are left out: products of
-their squares leave the range of float32, and no star does such a thing."""
 
 LAST: Final = np.iinfo(np.int64).max
 
@@ -247,9 +244,7 @@ def _in_units(window: Series, which: IntArray, units: Units) -> tuple[Series, ND
         sigma = window.error * _pick((units.scale / level).astype(np.float32), which)
     good = _valid(window) & _pick(usable, which)
     if not _all_plausible(flux, sigma):
-        with np.errstate(invalid="ignore", over="ignore"):
-            good &= (np.abs(flux) <= MAX_FLUX) & (sigma <= MAX_FLUX)
-            good &= np.maximum(np.abs(flux - 1), 1) <= MAX_SIGNIFICANCE * sigma
+        good &= plausible(flux, sigma)
     return Series(window.time, flux, sigma, window.n), good
 
 

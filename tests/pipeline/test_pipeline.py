@@ -596,26 +596,14 @@ class FaultyScorer(PeakScorer):
             scored.log10_k[[star == self.star for star in batch.star]] = np.nan
         return scored
 
-    def fit(
-        self,
-        epochs: StarEpochs,
-        t_start: float,
-        scored: Scored,
-        row: int,
-        seed: int,
-        *,
-        samples: int,
-        whole_event: bool = False,
-    ) -> Any:
+    def fit(self, *window: Any, whole_event: bool = False, **options: Any) -> Any:
         if self.failing and self.stage == "event" and whole_event:
             raise RuntimeError("too long an event")
         if self.failing and self.stage == "certified" and not whole_event:
             raise RuntimeError("invalid multinomial distribution")
         if self.failing and self.stage == "unfit":
             return NotFitted("not fitted: 1 usable epochs, 6 are needed")
-        found = super().fit(
-            epochs, t_start, scored, row, seed, samples=samples, whole_event=whole_event
-        )
+        found = super().fit(*window, whole_event=whole_event, **options)
         return replace(found, log10_k=np.nan) if self.failing and self.stage == "weights" else found
 
     def posterior(self, scored: Scored, row: int, samples: int, seed: int) -> Any:
