@@ -15,7 +15,7 @@ import numpy as np
 
 from broker_filter.types import FloatArray
 
-__all__ = ["Models", "RedNoise"]
+__all__ = ["Models", "RedNoise", "absorbed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +159,14 @@ class RedNoise:
             kept = after - gain
             later_square = 1 / self._total[i] + kept**2 * later_square
         return times, diagonal
+
+
+def absorbed(gram: FloatArray, j: int, variance: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Products once column j may be off by a Gaussian of this variance, and what ln p gains.
+
+    Sherman & Morrison's formula; ``gram`` has shape (..., c, c) and ``variance`` (...).
+    """
+    column = gram[..., :, j]
+    total = 1 + variance * column[..., j]
+    factor = (variance / total)[..., None, None]
+    return gram - factor * column[..., :, None] * column[..., None, :], -0.5 * np.log(total)

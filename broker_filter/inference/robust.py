@@ -16,13 +16,10 @@ import torch
 from torch import Tensor
 
 from broker_filter.inference.evidence import LN_10
+from broker_filter.inference.lens_density import LensDensity
 from broker_filter.inference.likelihood import Likelihood
-from broker_filter.inference.noise_family import (
-    LensDensity,
-    NoiseFamily,
-    SourceLight,
-    log_supremum,
-)
+from broker_filter.inference.noise_family import NoiseFamily, SourceLight
+from broker_filter.inference.supremum import log_supremum
 from broker_filter.types import NoiseFit, RobustK
 
 __all__ = ["robust_k", "source_lights"]

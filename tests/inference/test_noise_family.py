@@ -10,12 +10,9 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import multivariate_normal
 
-from broker_filter.inference.noise_family import (
-    LensDensity,
-    NoiseFamily,
-    SourceLight,
-    log_supremum,
-)
+from broker_filter.inference.lens_density import LensDensity
+from broker_filter.inference.noise_family import NoiseFamily, SourceLight
+from broker_filter.inference.supremum import log_supremum
 from broker_filter.types import FloatArray
 
 FAMILY = NoiseFamily(scale=(0.8, 1.5), red_noise=1.0, tau_days=(0.1, 20.0))

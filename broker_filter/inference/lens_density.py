@@ -1,0 +1,124 @@
+"""Density of the data of a lensed star, averaged over a prior on the noise of each source."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from scipy.special import log_ndtr, logsumexp
+
+from broker_filter.inference.noise_family import NoiseFamily, SourceLight
+from broker_filter.inference.red_noise import absorbed
+from broker_filter.types import FloatArray
+
+__all__ = ["LensDensity"]
+
+MIXED_SCALES: Final = 16
+"""Scales in the lens's prior: a tenth of a nat is lost between two of them at 1,000 epochs."""
+STEPS: Final = 5
+"""Of a prior that is uniform in log f_s."""
+
+
+class LensDensity:
+    """ln q(fluxes of one source | the curve of a lens), averaged over a prior on the noise.
+
+    Flux is ``g + f_s (A - 1)`` with a Gaussian baseline g and a share f_s of the light that is
+    lensed, both integrated in closed form, plus noise of the family, for which a few amplitudes,
+    times and scales stand with equal weights. Any such density keeps the bound on E; one that is
+    near the truth makes it large.
+
+    Parameters
+    ----------
+    light : SourceLight
+    family : NoiseFamily
+    f_s : (float, float)
+        Bounds of the prior of f_s.
+    log_f_s : bool
+        Whether it is uniform in log f_s (then by steps) and not in f_s.
+    """
+
+    def __init__(
+        self,
+        light: SourceLight,
+        family: NoiseFamily,
+        f_s: tuple[float, float] = (0.0, 1.0),
+        *,
+        log_f_s: bool = False,
+    ) -> None:
+        self._edges = np.geomspace(*f_s, STEPS + 1) if log_f_s else np.array(f_s)
+        self._scale = np.geomspace(*family.scale, MIXED_SCALES)
+        amplitude, tau = _mixed(family)
+        self._noise = light.noise(amplitude, tau)
+        self._fixed = np.stack([light.residual, np.ones(len(light))], axis=1)
+        self._variance = light.baseline_error**2
+        self._n = len(light)
+
+    def __call__(self, signal: FloatArray) -> FloatArray:
+        """Natural log of q, without the factor (2 pi)^(-n/2).
+
+        Parameters
+        ----------
+        signal : ndarray, shape (n, m), float64
+            A - 1 at the epochs for m curves.
+
+        Returns
+        -------
+        ndarray, shape (m,), float64
+        """
+        noise, variance = self._noise, np.square(self._scale)[:, None, None]
+        products = noise.products(self._fixed)[None]
+        few = products / variance[..., None]
+        squares, mixed = noise.products_with(self._fixed, signal)
+        square, across = squares[None] / variance, mixed[None] / variance[..., None]
+        few, taken = absorbed(few, 1, np.array(self._variance))
+        # What the baseline takes of the products with the signal, by the same formula.
+        ones = products[:, :, 1, :] / variance
+        share = self._variance / (1 + self._variance * ones[..., 1])[..., None]
+        with_ones = across[..., 1, :]
+        a = square - share * np.square(with_ones)
+        b = across[..., 0, :] - share * with_ones * ones[..., :1]
+        log_p = taken - 0.5 * few[..., 0, 0] - 0.5 * noise.log_determinant
+        log_p -= self._n * np.log(self._scale)[:, None]
+        each = log_p[..., None] + _log_mean_over_f_s(a, b, self._edges)
+        total = logsumexp(each.reshape(-1, each.shape[-1]), axis=0)
+        return np.asarray(total - math.log(each.shape[0] * each.shape[1]))
+
+
+def _mixed(family: NoiseFamily) -> tuple[FloatArray, FloatArray]:
+    """Amplitudes and times of the lens's prior on the noise; a quarter is white."""
+    low, high = family.tau_days
+    times = np.geomspace(max(low, 0.1), min(high, 10.0), 3)
+    if family.red_noise <= 0:
+        return np.zeros(1), times[:1]
+    pairs = [(0.0, tau) for tau in times]
+    pairs += [(share * family.red_noise, tau) for share in (1 / 3, 2 / 3, 1.0) for tau in times]
+    amplitude, tau = np.array(pairs).T
+    return amplitude, tau
+
+
+def _log_mean_over_f_s(a: FloatArray, b: FloatArray, edges: FloatArray) -> FloatArray:
+    """Log of the mean over f of exp(b f - a f^2 / 2); all steps between edges weigh the same.
+
+    Parameters
+    ----------
+    a, b : ndarray of one shape
+    edges : ndarray, shape (steps + 1,)
+    """
+    a = np.maximum(a, 1e-12)
+    root, centre = np.sqrt(a), b / a
+    steps = [
+        _log_normal_between((low - centre) * root, (high - centre) * root) - math.log(high - low)
+        for low, high in pairwise(edges.tolist())
+    ]
+    mean = logsumexp(steps, axis=0) - math.log(len(steps))
+    return np.asarray(mean + 0.5 * b * centre + 0.5 * math.log(2 * math.pi) - np.log(root))
+
+
+def _log_normal_between(low: FloatArray, high: FloatArray) -> FloatArray:
+    """Log of the probability of a standard normal number between two bounds."""
+    flip = low > 0  # the tail in which small numbers stay apart
+    low, high = np.where(flip, -high, low), np.where(flip, -low, high)
+    upper, lower = log_ndtr(high), log_ndtr(low)
+    return np.asarray(upper + np.log1p(-np.exp(np.minimum(lower - upper, -1e-15))))
