@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from broker_filter.backoff import Backoff
 from broker_filter.config import Kafka
-from broker_filter.config_file import problem_lines
+from broker_filter.config.file import problem_lines
 from broker_filter.errors import BrokerFilterError, ConfigError, StateError, TransientError
 from broker_filter.kafka.client import client_logger, connect, open_client, producer_config
 from broker_filter.kafka.errors import ClientErrors, client_error

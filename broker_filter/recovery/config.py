@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from broker_filter.config import Packets
-from broker_filter.config_file import load_file
+from broker_filter.config.file import load_file
 from broker_filter.inference.magnification import RHO_MAX
 
 __all__ = ["QUARTER", "InjectionConfig", "Range", "read_config"]

@@ -31,7 +31,7 @@ from urllib.parse import quote
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from broker_filter.config_file import hidden
+from broker_filter.config.file import hidden
 from broker_filter.errors import ConfigError
 from broker_filter.state.columns import Readable, Writable
 from broker_filter.state.manifest import (

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from broker_filter.config_file import load_file
+from broker_filter.config.file import load_file
 from broker_filter.errors import ConfigError
 from model_zoo.simulate.curves import Simulator
 from model_zoo.simulate.pattern import PatternConfig

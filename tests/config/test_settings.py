@@ -15,7 +15,7 @@ from broker_filter.config import Kafka, Settings, load_settings, masked
 from broker_filter.errors import ConfigError
 from broker_filter.kafka.client import client_config
 
-EXAMPLE = Path(__file__).parents[1] / "deploy" / "config.example.yaml"
+EXAMPLE = Path(__file__).parents[2] / "deploy" / "config.example.yaml"
 SECRET = "hunter2-in-clear"  # noqa: S105
 MINIMAL = "kafka:\n  bootstrap_servers: localhost:9092\n  input_topics: [photometry]\n"
 SASL = {

@@ -1,0 +1,114 @@
+"""When an alert is published, and the noise against which certified K holds."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from broker_filter.config.fields import STRICT
+
+__all__ = ["AlertSettings", "NoiseSettings"]
+
+
+class NoiseSettings(BaseModel):
+    """Constant stars against which certified K holds: each of them keeps P(K >= k) <= 1/k.
+
+    Of the family are all noises within these bounds. Wider ones cover more stars, and cost events
+    that a wider noise explains as well.
+    """
+
+    model_config = STRICT
+
+    error_scale: tuple[float, float] = Field(
+        default=(0.8, 1.5), description="least and largest factor on the errors, after scaling"
+    )
+    red_noise: float = Field(
+        default=0.3,
+        ge=0,
+        le=10,
+        description="largest standard deviation of correlated noise, in median errors of a source",
+    )
+    red_noise_days: tuple[float, float] = Field(
+        default=(0.05, 40.0), description="bounds of its correlation time"
+    )
+    wrong_epochs: int = Field(
+        default=2, ge=0, le=2, description="epochs of a source that may be off by any amount"
+    )
+    wrong_nights: int = Field(
+        default=1, ge=0, le=1, description="nights of a source that may be off as a whole"
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        for name, (low, high) in (
+            ("error_scale", self.error_scale),
+            ("red_noise_days", self.red_noise_days),
+        ):
+            if not 0 < low < high < math.inf:
+                raise ValueError(f"{name} needs two numbers above 0, the smaller one first")
+        return self
+
+
+class AlertSettings(BaseModel):
+    """When an alert is published and what it carries."""
+
+    model_config = STRICT
+
+    log10_k: float | None = Field(
+        default=None,
+        ge=-10,
+        le=1000,
+        description="threshold of log10 K; by default the model card's",
+    )
+    decide_on: Literal["network", "certified"] = Field(
+        default="network", description="which log10 K must pass the threshold"
+    )
+    trigger_log10_k: float = Field(
+        default=1.0,
+        ge=-10,
+        le=1000,
+        description="log10 K of the network from which on K is certified, if that decides",
+    )
+    certified: bool = Field(
+        default=True,
+        description="whether alerts carry certified K, which takes most of the time of an alert",
+    )
+    noise: NoiseSettings | None = Field(
+        default=None,
+        description="noise of constant stars that certified K allows for; by default white noise",
+    )
+    false_alarms_per_night: float | None = Field(
+        default=None,
+        gt=0,
+        description="budget from which the certified threshold follows, in place of log10_k",
+    )
+    stars: int | None = Field(
+        default=None, ge=1, description="number of stars in the stream, for the budget"
+    )
+    bands: int = Field(
+        default=1,
+        ge=1,
+        le=100,
+        description="bands in which each of these stars is observed, for the budget",
+    )
+    max_updates: int = Field(default=20, ge=0, le=1000, description="most updates of one event")
+    prior_odds: float = Field(
+        default=1e-6, gt=0, le=1, description="odds of an event in one window, before any data"
+    )
+    posterior_samples: int = Field(default=1000, ge=10, le=20_000, description="samples per alert")
+    seed: int = Field(default=0, ge=0, lt=1 << 63, description="seed of the posterior samples")
+
+    @model_validator(mode="after")
+    def _budget(self) -> Self:
+        if self.decide_on == "certified" and not self.certified:
+            raise ValueError("decide_on: certified needs certified: true")
+        if (self.false_alarms_per_night is None) != (self.stars is None):
+            raise ValueError("false_alarms_per_night and stars go together")
+        if self.false_alarms_per_night is not None:
+            if self.decide_on != "certified":
+                raise ValueError("false_alarms_per_night needs decide_on: certified")
+            if self.log10_k is not None:
+                raise ValueError("give log10_k or false_alarms_per_night, not both")
+        return self

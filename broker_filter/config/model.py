@@ -1,0 +1,51 @@
+"""The networks, what runs them, and how windows are gathered for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from broker_filter.config.fields import STRICT
+
+__all__ = ["Batch", "Model"]
+
+
+class Model(BaseModel):
+    """The networks, and what runs them."""
+
+    model_config = STRICT
+
+    id: str = Field(
+        default="fspl-roman-1.0.0",
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$",
+        description="entry of the model zoo",
+    )
+    path: Path | None = Field(
+        default=None, description="folder of an entry, instead of the zoo's by id"
+    )
+    device: Literal["cpu", "cuda"] = Field(
+        default="cpu", description="a cuda that is missing stops the start"
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="number type of the evidence network"
+    )
+    threads: int | None = Field(
+        default=None, ge=1, le=1024, description="CPU threads; by default one per core"
+    )
+
+
+class Batch(BaseModel):
+    """How windows are gathered for the network."""
+
+    model_config = STRICT
+
+    flush_windows: int = Field(
+        default=1024, ge=1, le=1 << 20, description="windows that make a batch go at once"
+    )
+    max_wait_s: float = Field(default=2.0, ge=0, le=60, description="longest wait of a due window")
+    queue_depth: int = Field(
+        default=4, ge=1, le=1000, description="batches that may wait for the network"
+    )
+    chunk: int = Field(default=64, ge=1, le=1 << 16, description="windows per call of the network")
