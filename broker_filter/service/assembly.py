@@ -36,9 +36,10 @@ from broker_filter.observe.health import Health
 from broker_filter.observe.metrics import Metrics
 from broker_filter.observe.server import ObserveServer
 from broker_filter.photometry.usable import Limits
-from broker_filter.pipeline.assessment import Assessment, AssessmentOptions
+from broker_filter.pipeline.assessment import Assessment
 from broker_filter.pipeline.batcher import Batcher
 from broker_filter.pipeline.intake import Intake
+from broker_filter.pipeline.options import AssessmentOptions
 from broker_filter.schemas import software_version
 from broker_filter.service.loop import REVOKE_SHARE, Service
 from broker_filter.service.restore import UNREACHABLE_S, Restorer, Start, find_start

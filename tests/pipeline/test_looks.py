@@ -12,8 +12,9 @@ from broker_filter.alerts.build import Provenance
 from broker_filter.alerts.threshold import Rule
 from broker_filter.inference.scorer import Scored
 from broker_filter.observe.metrics import Metrics
-from broker_filter.pipeline.assessment import Assessment, AssessmentOptions
+from broker_filter.pipeline.assessment import Assessment
 from broker_filter.pipeline.batcher import Origin, Work
+from broker_filter.pipeline.options import AssessmentOptions
 from broker_filter.types import Fit, SourceFit, StarEpochs, WindowBatch
 
 START = 60_000.0

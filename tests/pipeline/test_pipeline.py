@@ -23,10 +23,11 @@ from broker_filter.errors import StateError
 from broker_filter.inference.scorer import Scored
 from broker_filter.observe.metrics import Metrics
 from broker_filter.photometry.usable import Limits
-from broker_filter.pipeline.assessment import Assessment, AssessmentOptions, Outputs
+from broker_filter.pipeline.assessment import Assessment, Outputs
 from broker_filter.pipeline.batcher import Batcher
 from broker_filter.pipeline.core import Pipeline
 from broker_filter.pipeline.intake import Intake
+from broker_filter.pipeline.options import AssessmentOptions
 from broker_filter.state.columns import arrays_of
 from broker_filter.state.partition import PartitionState, SnapshotError, read_state, write_state
 from broker_filter.types import (
@@ -673,7 +674,7 @@ def test_a_k_that_is_not_a_number_loses_that_star_alone(alerts: list[Alert]) -> 
 
 
 def test_where_every_evaluation_fails_the_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker_filter.pipeline.assessment.MAX_LOST_IN_A_ROW", 2)
+    monkeypatch.setattr("broker_filter.pipeline.losses.MAX_LOST_IN_A_ROW", 2)
     pipeline = make_pipeline(FaultyScorer("posterior"))
     with pytest.raises(RuntimeError, match="no samples"):
         pipeline.step(STREAM, 0.0, flush=True)

@@ -1,0 +1,86 @@
+"""A window that may change an event, and what is kept of its star between evaluations."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+from broker_filter.alerts.certifications import (
+    Certification,
+    certifications_from_columns,
+    certifications_to_columns,
+)
+from broker_filter.alerts.lifecycle import (
+    EventKey,
+    EventState,
+    events_from_columns,
+    events_to_columns,
+)
+from broker_filter.inference.scorer import Scored
+from broker_filter.pipeline.event_epochs import epochs_from_columns, epochs_to_columns
+from broker_filter.state.columns import Column
+from broker_filter.state.partition import PartitionState, prefixed
+from broker_filter.types import StarEpochs, WindowBatch
+
+__all__ = ["Candidate", "Memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is kept of the stars of one state: open events, their epochs, certifications."""
+
+    events: dict[EventKey, EventState] = field(default_factory=dict)
+    epochs: dict[EventKey, StarEpochs] = field(default_factory=dict)
+    certifications: dict[EventKey, Certification] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, state: PartitionState) -> Memory:
+        """Read what `columns` wrote; raises what their readers raise where it is damaged."""
+        return cls(
+            events_from_columns(state.part("event")),
+            epochs_from_columns(state.part("epochs")),
+            certifications_from_columns(state.part("look")),
+        )
+
+    def columns(self) -> dict[str, Column]:
+        """All of it, as columns for a snapshot."""
+        return {
+            **prefixed("event", events_to_columns(self.events)),
+            **prefixed("epochs", epochs_to_columns(self.epochs)),
+            **prefixed("look", certifications_to_columns(self.certifications)),
+        }
+
+    def holds(self, key: EventKey) -> bool:
+        """Whether there is anything about a star and band."""
+        return key in self.events or key in self.certifications
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One window of a batch that may change an event."""
+
+    batch: WindowBatch
+    scored: Scored
+    row: int
+    key: EventKey
+    memory: Memory
+
+    @property
+    def log10_k(self) -> float:
+        """Of the network."""
+        return float(self.scored.log10_k[self.row])
+
+    @property
+    def start(self) -> float:
+        """MJD TAI."""
+        return float(self.batch.t_start[self.row])
+
+    @property
+    def last_mjd(self) -> float:
+        """Last epoch, MJD TAI."""
+        return float(self.batch.mjd_tai[self.row, self.batch.n[self.row] - 1])
+
+    def seed(self, base: int) -> int:
+        """A seed from star and last epoch, so that a replay draws the same samples."""
+        name = f"{base}:{self.key}:{self.last_mjd:.8f}"
+        return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") >> 1

@@ -1,0 +1,162 @@
+"""Certified K and the fits behind it: when a window is fitted, and what counts of it since."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+from broker_filter.alerts.alert import CertifiedK
+from broker_filter.alerts.certifications import Certification, is_due
+from broker_filter.alerts.parts import Noise
+from broker_filter.errors import ModelError
+from broker_filter.inference.noise_family import NoiseFamily
+from broker_filter.inference.scorer import Scorer
+from broker_filter.observe.metrics import Metrics
+from broker_filter.pipeline.candidate import Candidate
+from broker_filter.pipeline.losses import Losses
+from broker_filter.pipeline.options import AssessmentOptions
+from broker_filter.types import Fit, NotFitted, StarEpochs
+
+__all__ = ["Certified", "Certifier"]
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """The certification that counts for a window, and its fit where it was made just now."""
+
+    certification: Certification | None = None
+    fit: Fit | NotFitted | None = None
+
+    @property
+    def claim(self) -> CertifiedK | None:
+        """The certification as alerts carry it; none of epochs that cannot be fitted."""
+        found = self.certification
+        if found is None or found.effective_sample_size == 0:
+            return None
+        return CertifiedK(
+            found.log10_k, found.log10_k_error, found.effective_sample_size, found.count
+        )
+
+    def noise(self, family: NoiseFamily | None) -> Noise | None:
+        """The family that K holds against, and the constant star of it nearest to the data."""
+        fit = self.fit
+        if not isinstance(fit, Fit) or fit.robust is None or family is None:
+            return None
+        main = max(range(len(fit.sources)), key=lambda i: fit.sources[i].n)
+        nearest = fit.robust.noise[main]
+        return Noise(
+            error_scale=nearest.scale,
+            red_noise=nearest.red_noise * nearest.median_error,
+            error_scale_min=family.scale[0],
+            error_scale_max=family.scale[1],
+            red_noise_max=family.red_noise * nearest.median_error,
+            red_noise_time=nearest.tau if nearest.red_noise > 0 else None,
+        )
+
+
+class Certifier:
+    """Fits windows and events.
+
+    Parameters
+    ----------
+    scorer : Scorer
+    options : AssessmentOptions
+    losses : Losses
+        Takes fits that fail where an alert can do without.
+    metrics : Metrics
+    """
+
+    def __init__(
+        self, scorer: Scorer, options: AssessmentOptions, losses: Losses, metrics: Metrics
+    ) -> None:
+        self._scorer, self._options = scorer, options
+        self._losses, self._metrics = losses, metrics
+
+    def certified(self, window: Candidate) -> Certified:
+        """The certification that counts now: the last one of the window, or a new one.
+
+        None once the network's K has fallen so far below the trigger that it decides by itself, and
+        where none is wanted.
+        """
+        known, key = window.memory.certifications, window.key
+        rule = self._options.rule
+        last = known.get(key)
+        if last is not None and last.window_start != window.start:
+            del known[key]
+        if not self._options.certified:
+            return Certified()
+        if rule.forgets(window.log10_k):
+            if key in known:
+                known[key] = known[key].voided
+            return Certified()
+        # Where the window before had a certificate that counts, one of this takes its place.
+        moved_on = last is not None and key not in known and not last.is_void
+        worth_it = moved_on or window.log10_k >= rule.certify_from
+        if worth_it and is_due(last, window.log10_k, window.start):
+            return self._certify(window)
+        found = known.get(key)
+        return Certified(None if found is None or found.is_void else found)
+
+    def with_fit(self, window: Candidate, found: Certified) -> Certified:
+        """The same with a fit of the window as it is: an alert's K and samples are of one run."""
+        if found.certification is None or found.fit is not None:
+            return found
+        try:
+            return self._certify(window)
+        except Exception as error:  # noqa: BLE001  the alert can do without
+            self._losses.note(window, error, "certified")
+            return found
+
+    def fit_of_event(
+        self, window: Candidate, found: Certified, *, ended: bool
+    ) -> Fit | NotFitted | None:
+        """The fit for an alert: of the whole event in all bands, where the window holds less.
+
+        A final is of a window that may hold nothing of its event any more, and has such a fit too.
+        """
+        epochs = window.memory.epochs[window.key]
+        more = len(epochs) > int(window.batch.n[window.row])
+        wanted = found.fit is not None or (ended and self._options.certified)
+        if not (wanted and more):
+            return found.fit
+        try:
+            fit = self._fit(window, epochs, "event")
+        except Exception as error:  # noqa: BLE001  the alert has the window's fit
+            self._losses.note(window, error, "event")
+            return found.fit
+        return fit if isinstance(fit, Fit) else found.fit
+
+    def _certify(self, window: Candidate) -> Certified:
+        """Fit a window; its K counts as one more certification."""
+        fit = self._fit(window, window.batch.epochs(window.row), "certified")
+        # Epochs that say nothing leave the odds as they are.
+        found = (0.0, 0.0, 0.0)
+        if isinstance(fit, Fit):
+            k = fit.robust or fit
+            found = (k.log10_k, k.log10_k_error, k.effective_sample_size)
+        if not math.isfinite(found[0]):
+            raise ModelError(f"the fit gave log10 K = {found[0]}")
+        known = window.memory.certifications
+        count = known[window.key].count + 1 if window.key in known else 1
+        certification = Certification(window.start, count, window.log10_k, *found)
+        known[window.key] = certification
+        return Certified(certification, fit)
+
+    def _fit(
+        self, window: Candidate, epochs: StarEpochs, stage: Literal["certified", "event"]
+    ) -> Fit | NotFitted:
+        """Fit the epochs of a window, or of its whole event, and note how long that took."""
+        began = time.perf_counter()
+        fit = self._scorer.fit(
+            epochs,
+            window.start,
+            window.scored,
+            window.row,
+            window.seed(self._options.seed),
+            samples=self._options.samples,
+            whole_event=stage == "event",
+        )
+        self._metrics.observe("inference_seconds", time.perf_counter() - began, stage=stage)
+        return fit
