@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,9 @@ from broker_filter.photometry.times import SECONDS_PER_DAY
 from broker_filter.photometry.usable import by_reference
 from broker_filter.state.columns import Column, Columns, arrays_of
 from broker_filter.types import FloatArray, IntArray, Photometry, StarId, WindowBatch
-from broker_filter.windows.arrays import grown, spans
+from broker_filter.windows.arrays import grown
 from broker_filter.windows.epochs import TICKS_PER_DAY, Epochs
+from broker_filter.windows.folding import Folding
 from broker_filter.windows.insertion import Insertion
 from broker_filter.windows.instruments import Instruments
 from broker_filter.windows.points import PagedPoints
@@ -36,12 +37,6 @@ from broker_filter.windows.thinning import Thinning
 from broker_filter.windows.tracks import COLUMNS, Tracks
 
 __all__ = ["WindowStore"]
-
-NEVER: Final = -(1 << 40)
-CHUNK_POINTS: Final = 1 << 21
-
-_OWN: Final = ("newest", "anchor")
-"""What the store itself keeps of each window."""
 
 
 class WindowStore:
@@ -69,16 +64,16 @@ class WindowStore:
     ) -> None:
         self.window_days = window_days
         self.max_points, self._max_stars = max_points, max_stars
-        self._step = window_days / 4
+        step_days = window_days / 4
         self._counts: Counter[str] = Counter()
         self._stars = Stars()
         self._instruments = Instruments()
         self._newest = np.zeros(0)
-        self._anchor = np.zeros(0, np.int64)
         self._last_row = np.zeros(0, np.int32)
         self._points = PagedPoints()
         self._tracks = Tracks(baseline_floor)
-        self._thinning = Thinning(self._points, self._instruments, self._step, max_points)
+        self._thinning = Thinning(self._points, self._instruments, step_days, max_points)
+        self._folding = Folding(self._points, self._tracks, self._thinning, step_days)
         self._insertion = Insertion(self._points, self._instruments, self._thinning, self._counts)
         self._readout = Readout(self._points, self._tracks, self._instruments)
 
@@ -93,7 +88,7 @@ class WindowStore:
     @property
     def nbytes(self) -> int:
         """Memory of all that is held, spare room included, bytes."""
-        own = (self._newest, self._anchor, self._last_row, self._thinning.level)
+        own = (self._newest, self._folding.anchor, self._last_row, self._thinning.level)
         parts = (self._stars, self._points, self._tracks)
         return sum(array.nbytes for array in own) + sum(part.nbytes for part in parts)
 
@@ -129,11 +124,11 @@ class WindowStore:
         dict of str to float
             By band, MJD TAI; bands of which nothing is known are not in it.
         """
-        wanted = {}
-        for band, slot in self._stars.bands(survey, star):
-            start = (self._anchor[slot] - 3) * self._step - 1 / TICKS_PER_DAY
-            wanted[band] = float(max(start, self._newest[slot] - look_back_days))
-        return wanted
+        bands = dict(self._stars.bands(survey, star))
+        slot = np.fromiter(bands.values(), np.int64, len(bands))
+        start = self._folding.start(slot) - 1 / TICKS_PER_DAY
+        wanted = np.maximum(start, self._newest[slot] - look_back_days)
+        return dict(zip(bands, wanted.tolist(), strict=True))
 
     def take_counts(self) -> dict[str, int]:
         """Epochs by outcome since the last call; every epoch has exactly one.
@@ -204,7 +199,7 @@ class WindowStore:
             within_days = photometry.same_epoch_s / SECONDS_PER_DAY
             time = self._insertion.known_times(slot, time, source, within_days)
         epochs = Epochs(
-            *(slot, time, self._cell(time)),
+            *(slot, time, self._folding.cell(time)),
             *(photometry.flux.astype(np.float32), photometry.flux_err.astype(np.float32)),
         )
         distinct = self._distinct(slot)
@@ -213,7 +208,7 @@ class WindowStore:
             slot = epochs.slot[epochs.runs()[0]]
         before = self._newest[slot]
         epochs = epochs if distinct else self._fold_past(epochs, source)
-        for part in self._steps(epochs, distinct=distinct):
+        for part in [epochs] if distinct else self._folding.steps(epochs):
             self._insert_step(part, source)
         moved = slot[self._newest[slot] > before]
         return np.sort(moved) if distinct else moved
@@ -226,28 +221,13 @@ class WindowStore:
 
     def _make_room(self, size: int) -> None:
         self._newest = grown(self._newest, size, -np.inf)
-        self._anchor = grown(self._anchor, size, NEVER)
         self._last_row = grown(self._last_row, size)
-        self._points.add_rows(size)
-        self._thinning.add_rows(size)
-        self._tracks.add_rows(size)
-
-    def _cell(self, time: FloatArray) -> IntArray:
-        return np.floor(time / self._step).astype(np.int64)
-
-    def _steps(self, epochs: Epochs, *, distinct: bool) -> list[Epochs]:
-        """Epochs in the order of time in which their windows must see them.
-
-        Step ``i`` holds what each slot has in the ``i``-th cell that its window has to move to.
-        Those in cells that it has been moved to already move nothing, and go together.
-        """
-        if distinct:
-            return [epochs]
-        return epochs.by_cell(np.maximum(epochs.cell, self._anchor[epochs.slot]))
+        for part in (self._points, self._folding, self._thinning, self._tracks):
+            part.add_rows(size)
 
     def _insert_step(self, epochs: Epochs, source: int) -> None:
         """Insert epochs that move each window once at most, and then are all ahead of it."""
-        late = epochs.cell < self._anchor[epochs.slot] - 3
+        late = self._folding.is_late(epochs)
         if late.any():
             self._counts["late"] += int(late.sum())
             epochs = epochs.take(~late)
@@ -259,7 +239,7 @@ class WindowStore:
         if len(epochs):
             first, size = epochs.runs()
             slot = epochs.slot[first]
-            self._advance(slot, epochs.cell[first])
+            self._folding.advance(slot, epochs.cell[first])
             self._newest[slot] = epochs.time[first + size - 1]
             self._insertion.append(epochs, source)
 
@@ -275,44 +255,14 @@ class WindowStore:
         What would only pass through the window goes straight into its track, cell by cell.
         """
         first, size = epochs.runs()
-        slot, newest = epochs.slot[first], epochs.cell[first + size - 1]
-        new = (self._newest[slot] == -np.inf) & (size <= self.max_points)
-        past = epochs.cell < np.repeat(np.where(new, newest - 3, NEVER), size)
+        new = (self._newest[epochs.slot[first]] == -np.inf) & (size <= self.max_points)
+        past = self._folding.begin(epochs, new)
         if not past.any():
             return epochs
-        self._anchor[slot[new]] = newest[new]
         history = self._once_a_tick(epochs.take(past))
         self._counts["inserted"] += len(history)
-        for part in history.by_cell(history.cell):
-            track = self._tracks.of(part.slot, source)
-            self._tracks.fold(track, part.time, part.flux, part.error)
+        self._folding.fold(history, source)
         return epochs.take(~past)
-
-    def _advance(self, slot: IntArray, cell: IntArray) -> None:
-        """Move windows on, cell by cell, and fold what leaves them into their tracks."""
-        moved = cell > self._anchor[slot]
-        slot, cell = slot[moved], cell[moved]
-        self._anchor[slot] = cell
-        while len(slot):
-            oldest = self._cell(self._points.time[self._points.index(slot, 0)])
-            leaving = (self._points.count[slot] > 0) & (oldest < cell - 3)
-            slot, cell, oldest = slot[leaving], cell[leaving], oldest[leaving]
-            points = int(self._points.count[slot].sum())
-            for rows in np.array_split(np.arange(len(slot)), 1 + points // CHUNK_POINTS):
-                self._fold(slot[rows], oldest[rows])
-
-    def _fold(self, slot: IntArray, oldest: IntArray) -> None:
-        """Fold all points of the oldest cell of each window."""
-        n = self._points.search(slot, lambda p: self._cell(self._points.time[p]) <= oldest)
-        owner, position = spans(np.zeros_like(n), n)
-        index = self._points.index(slot[owner], position)
-        time, flux, error, source = self._points.columns(index)
-        for code in np.unique(source).tolist():
-            of = np.flatnonzero(source == code)
-            track = self._tracks.of(slot[owner[of]], code)
-            self._tracks.fold(track, time[of], flux[of], error[of])
-        self._points.drop_front(slot, n)
-        self._thinning.relax(slot)
 
     def has_room(self, n: int) -> bool:
         """Whether so many new windows would leave nothing to `shed`."""
@@ -330,9 +280,8 @@ class WindowStore:
         return Shed(kept, n - observed, observed)
 
     def _keep(self, slots: IntArray) -> None:
-        for name in (*_OWN, "last_row"):
-            setattr(self, f"_{name}", getattr(self, f"_{name}")[slots])
-        for part in (self._stars, self._thinning, self._tracks, self._points):
+        self._newest, self._last_row = self._newest[slots], self._last_row[slots]
+        for part in (self._stars, self._folding, self._thinning, self._tracks, self._points):
             part.keep(slots)
 
     def read(self, slots: IntArray, *, count: bool = True) -> WindowBatch:
@@ -365,7 +314,7 @@ class WindowStore:
             survey=[survey for survey, _ in series],
             band=[band for _, band in series],
             coordinates=self._stars.coordinates(slot),
-            t_start=(self._anchor[slot] - 3).astype(np.float64) * self._step,
+            t_start=self._folding.start(slot),
             mjd_tai=part.time,
             flux=part.flux.astype(np.float32, copy=False),
             sigma=part.error.astype(np.float32, copy=False),
@@ -390,7 +339,8 @@ class WindowStore:
         return {
             **self._stars.state(),
             **self._instruments.state(),
-            **{name: getattr(self, f"_{name}")[:size].copy() for name in _OWN},
+            "newest": self._newest[:size].copy(),
+            "anchor": self._folding.anchor[:size].copy(),
             "level": self._thinning.level[:size].copy(),
             **{name: array[: self._tracks.size].copy() for name, array in tracks.items()},
             **self._points.state(size),
@@ -421,8 +371,8 @@ class WindowStore:
         self._stars.restore(columns)
         self._instruments.restore(columns)
         self._make_room(len(self))
-        for name in _OWN:
-            getattr(self, f"_{name}")[: len(self)] = columns[name]
+        self._newest[: len(self)] = columns["newest"]
+        self._folding.anchor[: len(self)] = columns["anchor"]
         self._tracks.restore({name: columns[f"track.{name}"] for name in COLUMNS})
         self._points.restore(columns)
         if "level" in columns:  # older snapshots hold no merged points
