@@ -7,14 +7,16 @@ OUT    ?= demo-out
 NODES  ?= 1
 RUNS   ?= 1
 PORT   ?= 0
+# Files of tests side by side; each runs a Kafka broker of its own where it needs one.
+JOBS   ?= 2
 
 .PHONY: demo test lint bench chaos kafka deploy-tools deploy-check train wheel clean
 
 demo: $(VENV)/.run  ## filter a simulated archive through a Kafka broker in this process
 	$(BIN)/broker-filter demo --out $(OUT)
 
-test: $(VENV)/.test  ## run the tests
-	$(BIN)/python -m pytest
+test: $(VENV)/.test  ## run the tests, JOBS files side by side
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 lint: $(VENV)/.test  ## check style, types and spelling
 	$(BIN)/ruff check .
