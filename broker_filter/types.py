@@ -26,6 +26,7 @@ __all__ = [
     "Headers",
     "IntArray",
     "KeyOf",
+    "Lenses",
     "Message",
     "NoiseFit",
     "NotFitted",
@@ -336,6 +337,22 @@ class RobustK:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Lenses:
+    """Lenses drawn from a proposal, for averages over the prior.
+
+    Parameters
+    ----------
+    theta : ndarray, shape (n, 4), float64
+        Columns `PARAMETERS` without f_s; t0 in days after the fit's ``t_start``.
+    log_ratio : ndarray, shape (n,), float64
+        Natural log of prior over proposal density.
+    """
+
+    theta: FloatArray
+    log_ratio: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Fit:
     """The exact posterior and Bayes factor of a lens for the epochs of one star.
 
@@ -364,6 +381,8 @@ class Fit:
         Of neighbouring residuals; 0 for white noise.
     robust : RobustK or None
         K against a family of noise, where one is given.
+    lenses : Lenses or None
+        From which the fit was made, for comparisons under other noise.
     """
 
     t_start: float
@@ -381,6 +400,7 @@ class Fit:
     p_value: float
     autocorrelation: float
     robust: RobustK | None = None
+    lenses: Lenses | None = None
 
 
 @dataclass(frozen=True, slots=True)

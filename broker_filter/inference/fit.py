@@ -37,7 +37,7 @@ from broker_filter.inference.population import (
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.inference.robust import robust_k
 from broker_filter.photometry.usable import plausible
-from broker_filter.types import Fit, NotFitted, RobustK, SourceFit, StarEpochs
+from broker_filter.types import Fit, Lenses, NotFitted, RobustK, SourceFit, StarEpochs
 
 __all__ = ["ENOUGH_SAMPLES", "Fitter"]
 
@@ -147,7 +147,7 @@ class Fitter:
         if not bool(torch.isfinite(last).any()):
             return NotFitted("not fitted: no lens of the prior has a finite likelihood")
         fit = _fit(problem, epochs, t_start, modes, seen, last, samples, draw)
-        return replace(fit, robust=self._robust(problem, seen, draw))
+        return replace(fit, robust=self._robust(problem, seen, draw), lenses=_lenses(problem, seen))
 
     def reaching_back(self, days: float) -> Fitter:
         """A fitter of events whose peak may lie so many days earlier; it gives no robust K."""
@@ -216,6 +216,13 @@ def _fit(
         p_value=_chi2_tail(chi2, freedom),
         autocorrelation=_autocorrelation(curve.residual, likelihood.source),
     )
+
+
+def _lenses(problem: _Problem, seen: _Seen) -> Lenses:
+    """All samples, so that those of wide proposals serve where the noise is larger than claimed."""
+    log_drawn = seen.log_drawn - math.log(len(seen.z))
+    log_ratio = prior_log_density(seen.z) - log_drawn
+    return Lenses(problem.box.theta(seen.z).numpy(), log_ratio.numpy())
 
 
 def _most_likely(problem: _Problem, seen: _Seen, modes: Modes) -> Tensor:

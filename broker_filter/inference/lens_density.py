@@ -13,7 +13,7 @@ from broker_filter.inference.noise_family import NoiseFamily, SourceLight
 from broker_filter.inference.red_noise import absorbed
 from broker_filter.types import FloatArray
 
-__all__ = ["LensDensity"]
+__all__ = ["LensDensity", "log_mean_over_f_s"]
 
 MIXED_SCALES: Final = 16
 """Scales in the lens's prior: a tenth of a nat is lost between two of them at 1,000 epochs."""
@@ -81,7 +81,7 @@ class LensDensity:
         b = across[..., 0, :] - share * with_ones * ones[..., :1]
         log_p = taken - 0.5 * few[..., 0, 0] - 0.5 * noise.log_determinant
         log_p -= self._n * np.log(self._scale)[:, None]
-        each = log_p[..., None] + _log_mean_over_f_s(a, b, self._edges)
+        each = log_p[..., None] + log_mean_over_f_s(a, b, self._edges)
         total = logsumexp(each.reshape(-1, each.shape[-1]), axis=0)
         return np.asarray(total - math.log(each.shape[0] * each.shape[1]))
 
@@ -98,7 +98,7 @@ def _mixed(family: NoiseFamily) -> tuple[FloatArray, FloatArray]:
     return amplitude, tau
 
 
-def _log_mean_over_f_s(a: FloatArray, b: FloatArray, edges: FloatArray) -> FloatArray:
+def log_mean_over_f_s(a: FloatArray, b: FloatArray, edges: FloatArray) -> FloatArray:
     """Log of the mean over f of exp(b f - a f^2 / 2); all steps between edges weigh the same.
 
     Parameters

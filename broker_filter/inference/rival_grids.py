@@ -1,0 +1,152 @@
+"""Rivals that are not curves: a quiet star, wrong epochs, and light that varies smoothly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+from scipy.special import logsumexp
+
+from broker_filter.inference.noise_family import SourceLight
+from broker_filter.inference.rival_amplitude import (
+    AnySign,
+    log_by_noise,
+    log_marginal,
+    source_best,
+)
+from broker_filter.inference.rival_noise import NoisePrior, SourceNoise
+from broker_filter.types import FloatArray
+
+__all__ = ["Found", "artefact", "constant", "constants", "smooth"]
+
+AMPLITUDES: Final = tuple(np.geomspace(0.003, 3.0, 7).tolist())
+TIMES: Final = tuple(np.geomspace(0.1, 100.0, 7).tolist())
+"""Of light that varies smoothly: red noise from 0.3 % to 3 times the baseline, hours to months."""
+
+WRONG: Final = AnySign((0.03, 0.3, 3.0, 30.0))
+"""How far off a wrong epoch or night is, in units of the baseline."""
+
+SUSPECTS, PAIRED = 30, 8
+KINDS: Final = 3  # one epoch, two epochs, a night: a third of the prior each
+
+_QUIET: Final = AnySign((1.0,))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A rival's marginal likelihood, its standard error, and its best parameters and curve.
+
+    Parameters
+    ----------
+    log_p, error : float
+        Natural log; without the factor (2 pi)^(-n/2).
+    parameters : mapping of str to float
+        Days and units of the baseline.
+    curve : ndarray, shape (n,), float64
+        Flux less 1, epochs source by source.
+    """
+
+    log_p: float
+    error: float
+    parameters: Mapping[str, float]
+    curve: FloatArray
+
+
+def constants(noises: Sequence[SourceNoise]) -> FloatArray:
+    """Natural log of the density of each source's fluxes for a constant star, shape (S,)."""
+    return np.array([log_marginal(noise, _none(noise), _QUIET)[0] for noise in noises])
+
+
+def _none(noise: SourceNoise) -> FloatArray:
+    return np.zeros((len(noise), 1, 0))
+
+
+def constant(noises: Sequence[SourceNoise]) -> Found:
+    """A star that only its noise moves."""
+    curves = [source_best(noise, _none(noise)[:, 0], _QUIET).curve for noise in noises]
+    return Found(float(constants(noises).sum()), 0.0, {}, np.concatenate(curves))
+
+
+def smooth(lights: Sequence[SourceLight], prior: NoisePrior) -> Found:
+    """Light that varies smoothly in any way: red noise without a bound, the same in all sources."""
+    processes = [(a, tau) for a in AMPLITUDES for tau in TIMES]
+    noises = [SourceNoise(light, prior, processes) for light in lights]
+    log_p = sum(log_by_noise(noise, _none(noise), _QUIET)[:, 0] for noise in noises)
+    best = int(np.argmax(log_p))
+    curves = [_smoothed(light, prior, processes[best]) for light in lights]
+    total = float(logsumexp(log_p)) - math.log(len(processes))
+    amplitude, tau = processes[best]
+    return Found(total, 0.0, {"amplitude": amplitude, "tau": tau}, np.concatenate(curves))
+
+
+def _smoothed(light: SourceLight, prior: NoisePrior, process: tuple[float, float]) -> FloatArray:
+    """What remains of the residuals without their white part."""
+    noise = SourceNoise(light, prior, [process])
+    flat = source_best(noise, _none(noise)[:, 0], _QUIET).curve
+    off = light.residual - flat
+    white = light.sigma**2 * noise.noises[0].whitened(off[:, None])[:, 0]
+    return np.asarray(light.residual - white)
+
+
+def artefact(noises: Sequence[SourceNoise], quiet: FloatArray) -> Found:
+    """A constant star of which one epoch, two epochs or a night of one source are wrong.
+
+    Parameters
+    ----------
+    noises : sequence of SourceNoise
+    quiet : ndarray, shape (S,), float64
+        As `constants` gives it.
+    """
+    epochs = sum(len(noise) for noise in noises)
+    nights = sum(len(noise.light.nights) for noise in noises)
+    tries = [
+        one for i, noise in enumerate(noises) for one in _tries(i, noise, epochs, max(nights, 1))
+    ]
+    rest = quiet.sum() - quiet
+    log_p = [
+        log_marginal(noises[one.source], one.columns, WRONG) + rest[one.source] + one.log_prior
+        for one in tries
+    ]
+    one, best = max(zip(tries, log_p, strict=True), key=lambda pair: float(pair[1].max()))
+    columns = one.columns[:, int(best.argmax())]
+    curves = [
+        source_best(noise, columns if i == one.source else _none(noise)[:, 0], WRONG).curve
+        for i, noise in enumerate(noises)
+    ]
+    where = noises[one.source].light.t[columns.any(axis=1)]
+    parameters = {"first": float(where[0]), "last": float(where[-1]), "epochs": float(len(where))}
+    return Found(float(logsumexp(np.concatenate(log_p))), 0.0, parameters, np.concatenate(curves))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tries:
+    """Epochs of one source that may be wrong: columns of ones there, and ln of their prior."""
+
+    source: int
+    columns: FloatArray
+    log_prior: float
+
+
+def _tries(i: int, noise: SourceNoise, epochs: int, nights: int) -> list[_Tries]:
+    light = noise.light
+    off = np.abs(light.residual - np.median(light.residual)) / light.sigma
+    worst = np.argsort(-off)[:SUSPECTS]
+    single = np.zeros((len(light), len(worst), 1))
+    single[worst, np.arange(len(worst)), 0] = 1
+    found = [_Tries(i, single, -math.log(KINDS * epochs))]
+    pairs = list(combinations(worst[:PAIRED].tolist(), 2))
+    if pairs:
+        double = np.zeros((len(light), len(pairs), 2))
+        for row, pair in enumerate(pairs):
+            double[pair, row, (0, 1)] = 1
+        found.append(_Tries(i, double, -math.log(KINDS * epochs * (epochs - 1) / 2)))
+    if light.nights:
+        whole = np.zeros((len(light), len(light.nights), 1))
+        for row, night in enumerate(light.nights):
+            whole[night, row, 0] = 1
+        found.append(_Tries(i, whole, -math.log(KINDS * nights)))
+    return found

@@ -1,0 +1,204 @@
+"""Marginal likelihood of a curved shape: climbs to its maxima, then samples around them.
+
+Parameters are functions of standard normal numbers z, so that the prior is a normal distribution.
+As in `broker_filter.inference.fit` samples of mixtures of Gaussians and of the prior are weighted
+by likelihood x prior / proposal; the marginal likelihood is their mean weight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from scipy.special import logsumexp
+
+from broker_filter.types import FloatArray
+
+__all__ = ["Marginal", "Peaks", "climb_to", "heights", "sample_marginal"]
+
+LN_2_PI: Final = math.log(2 * math.pi)
+STEPS: Final = 10
+SMALL: Final = 1e-4
+FARTHEST: Final = 5.5
+ROUND: Final = 150
+ROUNDS: Final = 3
+LOCAL: Final = 8
+TEMPER: Final = 0.6
+PRIOR_SHARE: Final = 0.15
+WIDENED: Final = (1.0, 2.5)
+"""Sizes of the Gaussians of a mixture, in standard deviations of the peak that they stand for."""
+DEEP: Final = 12.0
+"""Maxima so many nats below the highest have no Gaussian of their own."""
+
+LogTarget = Callable[[FloatArray], FloatArray]
+Residuals = Callable[[FloatArray], FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class Marginal:
+    """Natural log of a marginal likelihood, its standard error, and the best sample, shape (d,)."""
+
+    log_p: float
+    error: float
+    best: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Maxima, shape (k, d), and the inverse curvature there, shape (k, d, d)."""
+
+    z: FloatArray
+    covariance: FloatArray
+    height: FloatArray
+
+
+def climb_to(residuals: Residuals, z: FloatArray) -> Peaks:
+    """Levenberg and Marquardt's climb from each start, shape (k, d).
+
+    Parameters
+    ----------
+    residuals : callable
+        Of z, shape (m, d): residuals in units of the errors, shape (n, m), the amplitudes being
+        the best ones.
+    """
+    k, d = z.shape
+    z = np.clip(z, -FARTHEST, FARTHEST)
+    damping = np.full(k, 1e-2)
+    height, gradient, curvature = _slopes(residuals, z)
+    for _ in range(STEPS):
+        diagonal = np.einsum("kii->ki", curvature)
+        damped = curvature + damping[:, None, None] * diagonal[:, None, :] * np.eye(d)
+        step = np.linalg.solve(damped, gradient[..., None])[..., 0]
+        tried = np.clip(z + step, -FARTHEST, FARTHEST)
+        found = _slopes(residuals, tried)
+        better = found[0] > height
+        damping = np.clip(np.where(better, 0.2 * damping, 8 * damping), 1e-7, 1e7)
+        z = np.where(better[:, None], tried, z)
+        height = np.where(better, found[0], height)
+        gradient = np.where(better[:, None], found[1], gradient)
+        curvature = np.where(better[:, None, None], found[2], curvature)
+    return Peaks(z, np.asarray(np.linalg.inv(curvature)), height)
+
+
+def _slopes(residuals: Residuals, z: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Height, gradient and curvature of ln(likelihood x prior), the scale of the errors free."""
+    k, d = z.shape
+    moved = z[None] + SMALL * np.concatenate([np.zeros((1, d)), np.eye(d)])[:, None]
+    off = residuals(moved.reshape(-1, d))
+    off = off.reshape(len(off), d + 1, k)
+    here = off[:, 0]
+    slope = (off[:, 1:] - here[:, None]) / SMALL
+    height, scale = heights(here, z), _scale(here)
+    gradient = -np.einsum("ndk,nk->kd", slope, here) / scale[:, None] - z
+    curvature = np.einsum("nxk,nyk->kxy", slope, slope) / scale[:, None, None]
+    return height, gradient, curvature + np.eye(d)
+
+
+def heights(off: FloatArray, z: FloatArray) -> FloatArray:
+    """Natural log of likelihood x prior of residuals, shape (n, k), at z, shape (k, d)."""
+    scale = _scale(off)
+    square = np.einsum("nk,nk->k", off, off)
+    own = -0.5 * len(off) * np.log(scale) - 0.5 * square / scale
+    return np.asarray(own - 0.5 * (z**2).sum(1))
+
+
+def _scale(off: FloatArray) -> FloatArray:
+    """k^2 of the errors, never below what they claim."""
+    return np.asarray(np.maximum(np.einsum("nk,nk->k", off, off) / len(off), 1.0))
+
+
+def sample_marginal(log_target: LogTarget, peaks: Peaks, draw: np.random.Generator) -> Marginal:
+    """Estimate the marginal likelihood from samples around the peaks and of the prior.
+
+    Parameters
+    ----------
+    log_target : callable
+        Of z, shape (m, d): natural log of the likelihood, shape (m,).
+    peaks : Peaks
+    draw : Generator
+    """
+    kept = peaks.height > peaks.height.max() - DEEP
+    mixtures = [_Mixture.around(peaks.z[kept], peaks.covariance[kept])]
+    z = mixtures[0].sample(ROUND, draw)
+    log_p = log_target(z) + _log_prior(z)
+    for _ in range(ROUNDS - 1):
+        log_weight = log_p - _log_drawn(mixtures, z)
+        mixtures.append(mixtures[0].with_local(z, log_weight, draw))
+        new = mixtures[-1].sample(ROUND, draw)
+        z = np.concatenate([z, new])
+        log_p = np.concatenate([log_p, log_target(new) + _log_prior(new)])
+    log_weight = log_p - _log_drawn(mixtures, z)
+    total = float(logsumexp(log_weight))
+    effective = math.exp(2 * total - float(logsumexp(2 * log_weight)))
+    error = math.sqrt(max(1 / effective - 1 / len(z), 0.0))
+    return Marginal(total - math.log(len(z)), error, z[int(log_p.argmax())])
+
+
+def _log_drawn(mixtures: Sequence[_Mixture], z: FloatArray) -> FloatArray:
+    """Log of the mean density of the proposals: all samples are as if drawn from all of them."""
+    each = [mixture.log_density(z) for mixture in mixtures]
+    return np.asarray(logsumexp(each, axis=0) - math.log(len(each)))
+
+
+def _log_prior(z: FloatArray) -> FloatArray:
+    return np.asarray(-0.5 * (z**2 + LN_2_PI).sum(axis=-1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Mixture:
+    """The prior and Gaussians of equal shares, each in a few sizes.
+
+    Parameters
+    ----------
+    centre : ndarray, shape (M, d), float64
+    root : ndarray, shape (M, d, d), float64
+        Cholesky roots of the covariances.
+    """
+
+    centre: FloatArray
+    root: FloatArray
+
+    @classmethod
+    def around(cls, centre: FloatArray, covariance: FloatArray) -> _Mixture:
+        """Around peaks."""
+        roots = [size * np.linalg.cholesky(covariance) for size in WIDENED]
+        return cls(np.tile(centre, (len(WIDENED), 1)), np.concatenate(roots))
+
+    def with_local(
+        self, z: FloatArray, log_weight: FloatArray, draw: np.random.Generator
+    ) -> _Mixture:
+        """The same and Gaussians at weighted samples, together as wide as those are."""
+        weight = np.exp(TEMPER * (log_weight - log_weight.max()))  # few samples may hold it all
+        weight /= weight.sum()
+        off = z - weight @ z
+        covariance = (weight[:, None] * off).T @ off + 1e-10 * np.eye(z.shape[1])
+        rows = draw.choice(len(z), LOCAL, p=weight)
+        narrow = np.broadcast_to(covariance / 3, (LOCAL, *covariance.shape))
+        own = _Mixture.around(z[rows], narrow)
+        return _Mixture(
+            np.concatenate([self.centre, own.centre]), np.concatenate([self.root, own.root])
+        )
+
+    def sample(self, n: int, draw: np.random.Generator) -> FloatArray:
+        """Shape (n, d); the prior has its share exactly."""
+        z = draw.normal(size=(n, self.centre.shape[1]))
+        first = self._of_prior(n)
+        which = draw.integers(0, len(self.centre), n - first)
+        moved = (self.root[which] @ z[first:, :, None])[..., 0]
+        z[first:] = self.centre[which] + moved
+        return z
+
+    def log_density(self, z: FloatArray) -> FloatArray:
+        """Natural log of the density of n samples together, at those samples, shape (n,)."""
+        share = self._of_prior(len(z)) / len(z)
+        white = np.linalg.inv(self.root) @ (z[None] - self.centre[:, None]).swapaxes(1, 2)
+        log_size = np.log(np.einsum("mii->mi", self.root)).sum(1)
+        log_p = -0.5 * (white**2 + LN_2_PI).sum(1) - log_size[:, None]
+        own = logsumexp(log_p, axis=0) - math.log(len(self.centre))
+        return np.asarray(np.logaddexp(math.log(share) + _log_prior(z), math.log1p(-share) + own))
+
+    def _of_prior(self, n: int) -> int:
+        return max(1, round(PRIOR_SHARE * n))

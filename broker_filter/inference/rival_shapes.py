@@ -1,0 +1,238 @@
+"""Shapes of what is not a lens, with the prior of each: rivals of the lens.
+
+Numbers are those of published samples: flares of Guenther et al. 2020 (AJ 159, 60) in the shape of
+Davenport et al. 2014 (ApJ 797, 122), dwarf novae of Mroz et al. 2015 (AcA 65, 313). Outbursts are
+wide enough in time for those of Be stars and for supernovae too. Light of neighbours only makes
+amplitudes smaller, so that all are uniform in their logarithm, over the whole range that can be
+seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from broker_filter.inference.rival_amplitude import Amplitude, AnySign, Between
+from broker_filter.types import FloatArray
+
+__all__ = ["CURVED", "SHORTEST_PERIOD", "CurvedShape", "LogNormal", "Period", "Span", "Uniform"]
+
+EDGE: Final = 1e-9
+HARMONICS: Final = (1, 2, 3)
+SHORTEST_PERIOD: Final = 0.05
+DAY_MINUTES: Final = 1440.0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """When an event may be, in days."""
+
+    first: float
+    last: float
+
+
+class Prior(Protocol):
+    """Prior of one parameter, which is a function of a standard normal number z."""
+
+    def of(self, z: FloatArray, span: Span) -> FloatArray:
+        """The parameter."""
+
+    def z(self, value: FloatArray, span: Span) -> FloatArray:
+        """The inverse."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """A time, uniform over the span and some share of it before."""
+
+    before: float = 0.0
+
+    def of(self, z: FloatArray, span: Span) -> FloatArray:
+        """See `Prior`."""
+        first = self._first(span)
+        return np.asarray(first + (span.last - first) * ndtr(z))
+
+    def z(self, value: FloatArray, span: Span) -> FloatArray:
+        """See `Prior`."""
+        first = self._first(span)
+        place = (value - first) / (span.last - first)
+        return np.asarray(ndtri(np.clip(place, EDGE, 1 - EDGE)))
+
+    def _first(self, span: Span) -> float:
+        return span.first - self.before * (span.last - span.first)
+
+
+@dataclass(frozen=True, slots=True)
+class LogNormal:
+    """A duration of this median, days, and this standard deviation of its natural logarithm."""
+
+    median: float
+    spread: float
+
+    def of(self, z: FloatArray, span: Span) -> FloatArray:
+        """See `Prior`."""
+        del span
+        return np.asarray(self.median * np.exp(self.spread * z))
+
+    def z(self, value: FloatArray, span: Span) -> FloatArray:
+        """See `Prior`."""
+        del span
+        return np.asarray(np.log(value / self.median) / self.spread)
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """A period, uniform in its logarithm from `SHORTEST_PERIOD` to twice the span."""
+
+    def of(self, z: FloatArray, span: Span) -> FloatArray:
+        """See `Prior`."""
+        return np.asarray(SHORTEST_PERIOD * np.exp(self._log_range(span) * ndtr(z)))
+
+    def z(self, value: FloatArray, span: Span) -> FloatArray:
+        """See `Prior`."""
+        place = np.log(value / SHORTEST_PERIOD) / self._log_range(span)
+        return np.asarray(ndtri(np.clip(place, EDGE, 1 - EDGE)))
+
+    def _log_range(self, span: Span) -> float:
+        return math.log(2 * (span.last - span.first) / SHORTEST_PERIOD)
+
+
+@dataclass(frozen=True, slots=True)
+class CurvedShape:
+    """A shape with parameters in which it is not linear, and one amplitude for each source.
+
+    Parameters
+    ----------
+    name : str
+    parameters : tuple of str
+        Their names: times and durations in days.
+    priors : tuple of Prior
+        One for each.
+    shape : callable
+        Of times, shape (n,), and parameters, shape (m, d): columns in which the flux is linear,
+        shape (n, m, q).
+    amplitude : Amplitude
+        Of the columns, in units of the baseline; each source has its own.
+    centre : callable, optional
+        Of durations, shape (m, d - 1): how long after the first parameter the light is highest.
+        None for a shape without a time of its own.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    priors: tuple[Prior, ...]
+    shape: Callable[[FloatArray, FloatArray], FloatArray]
+    amplitude: Amplitude
+    centre: Callable[[FloatArray], FloatArray] | None
+
+    @property
+    def dimensions(self) -> int:
+        """Number of parameters."""
+        return len(self.priors)
+
+    def theta(self, z: FloatArray, span: Span) -> FloatArray:
+        """Parameters, shape (m, d), of standard normal numbers."""
+        columns = [prior.of(z[:, i], span) for i, prior in enumerate(self.priors)]
+        return np.stack(columns, axis=1)
+
+    def z(self, theta: FloatArray, span: Span) -> FloatArray:
+        """The inverse of `theta`."""
+        columns = [prior.z(theta[:, i], span) for i, prior in enumerate(self.priors)]
+        return np.stack(columns, axis=1)
+
+
+def _flare(t: FloatArray, theta: FloatArray) -> FloatArray:
+    """Davenport's template: a fourth-order rise, and two exponential declines."""
+    x = (t[:, None] - theta[:, 0]) / theta[:, 1]
+    rise = np.clip(x, -1, 0)
+    rise = 1 + rise * (1.941 + rise * (-0.175 + rise * (-2.246 - 1.125 * rise)))
+    fall = np.clip(x, 0, 100)
+    fall = 0.6890 * np.exp(-1.6 * fall) + 0.3030 * np.exp(-0.2783 * fall)
+    return np.where(x < -1, 0.0, np.where(x < 0, rise, fall))[..., None]
+
+
+def _outburst(t: FloatArray, theta: FloatArray) -> FloatArray:
+    """Linear rise, plateau, exponential decline."""
+    start, rise, plateau, decline = theta.T
+    after = t[:, None] - start
+    rising = np.clip(after / rise, 0, 1)
+    past = np.maximum(after - rise - plateau, 0)
+    with np.errstate(under="ignore"):
+        return np.asarray((rising * np.exp(-past / decline))[..., None])
+
+
+def _dip(t: FloatArray, theta: FloatArray) -> FloatArray:
+    """A Gaussian, downwards."""
+    x = np.clip((t[:, None] - theta[:, 0]) / theta[:, 1], -30, 30)
+    with np.errstate(under="ignore"):
+        return np.asarray(-np.exp(-0.5 * x * x)[..., None])
+
+
+def _step(t: FloatArray, theta: FloatArray) -> FloatArray:
+    """A change from one level to another."""
+    x = np.clip((t[:, None] - theta[:, 0]) / theta[:, 1], -30, 30)
+    return np.asarray(0.5 * (1 + np.tanh(x))[..., None])
+
+
+def _harmonics(t: FloatArray, theta: FloatArray) -> FloatArray:
+    """Sines and cosines of a period and its harmonics, the higher the smaller."""
+    phase = (2 * math.pi / theta[:, 0]) * (t - t.mean())[:, None]
+    one = [part(order * phase) / order for order in HARMONICS for part in (np.sin, np.cos)]
+    return np.stack(one, axis=-1)
+
+
+def _no_delay(durations: FloatArray) -> FloatArray:
+    return np.zeros(len(durations))
+
+
+CURVED: Final = (
+    CurvedShape(
+        "flare",
+        ("t_peak", "fwhm"),
+        # 1.5, 6.6, 38 min at 5, 50, 95 %; the spread is wider for the long ones of high amplitude.
+        (Uniform(), LogNormal(6.6 / DAY_MINUTES, 1.3)),
+        _flare,
+        Between.logarithmic(0.003, 10.0, 6),
+        _no_delay,
+    ),
+    CurvedShape(
+        "outburst",
+        ("t_start", "rise", "plateau", "decline"),
+        # 3.8, 9, 21.9 d in all at 5, 50, 95 % for dwarf novae; .33 to 3.6 mag, less where blended.
+        (Uniform(0.3), LogNormal(0.7, 1.0), LogNormal(2.0, 1.3), LogNormal(2.0, 1.2)),
+        _outburst,
+        Between.logarithmic(0.01, 30.0, 6),
+        lambda durations: np.asarray(durations[:, 0] + 0.5 * durations[:, 1]),
+    ),
+    CurvedShape(
+        "dip",
+        ("t_min", "width"),
+        (Uniform(), LogNormal(0.5, 1.5)),
+        _dip,
+        Between.logarithmic(0.003, 1.0, 5),
+        _no_delay,
+    ),
+    CurvedShape(
+        "trend",
+        ("t_step", "width"),
+        # From a step in an hour to a drift over a season.
+        (Uniform(), LogNormal(3.0, 2.0)),
+        _step,
+        AnySign((0.01, 0.1, 1.0)),
+        _no_delay,
+    ),
+    CurvedShape(
+        "periodic",
+        ("period",),
+        (Period(),),
+        _harmonics,
+        AnySign((0.01, 0.05, 0.3)),
+        None,
+    ),
+)
+"""The rivals whose parameters are sampled."""

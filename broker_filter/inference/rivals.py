@@ -1,0 +1,197 @@
+"""What else it could be: Bayes factors of the lens against other kinds of light curves.
+
+Each rival has a stated prior (`broker_filter.inference.rival_shapes` and
+`broker_filter.inference.rival_grids`), and all have the noise of the lens
+(`broker_filter.inference.rival_noise`): errors that are wrong by an unknown factor, and red noise
+on top. Each source has its own amplitude, baseline and noise; times and durations are common.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import torch
+from scipy.special import logsumexp
+
+from broker_filter.inference.evidence import LN_10
+from broker_filter.inference.likelihood import Likelihood
+from broker_filter.inference.noise_family import SourceLight
+from broker_filter.inference.rival_amplitude import Between, log_marginal, source_best
+from broker_filter.inference.rival_grids import Found, artefact, constant, constants, smooth
+from broker_filter.inference.rival_noise import NoisePrior, SourceNoise
+from broker_filter.inference.rival_sampler import Marginal, climb_to, heights, sample_marginal
+from broker_filter.inference.rival_shapes import CURVED, CurvedShape, Span
+from broker_filter.inference.rival_starts import starts_of
+from broker_filter.inference.robust import source_lights
+from broker_filter.types import FloatArray, Lenses
+
+__all__ = ["Comparison", "compare", "curved"]
+
+STARTS: Final = 5
+APART: Final = 0.1
+LENSES: Final = 400
+F_S_STEPS: Final = 5
+LEAST: Final = 1e-9  # of a baseline's variance in a fit
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Marginal likelihoods of the lens and of each rival, natural log, all without (2 pi)^(-n/2).
+
+    Parameters
+    ----------
+    lens : Marginal
+        Its ``best`` is a row of the lenses.
+    lens_scale : float
+        Largest factor on the errors of a source that the best lens needs.
+    rivals : dict of str to Found
+    """
+
+    lens: Marginal
+    lens_scale: float
+    rivals: dict[str, Found]
+
+    def log10_k(self, name: str) -> tuple[float, float]:
+        """Bayes factor of the lens against one rival, and its standard error, in dex."""
+        rival = self.rivals[name]
+        error = math.hypot(self.lens.error, rival.error)
+        return (self.lens.log_p - rival.log_p) / LN_10, error / LN_10
+
+
+def compare(
+    likelihood: Likelihood, lenses: Lenses, prior: NoisePrior, span: Span, seed: int
+) -> Comparison:
+    """Compare the lens with all rivals.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        Of the star's epochs.
+    lenses : Lenses
+        Samples of any proposal.
+    prior : NoisePrior
+    span : Span
+        When an event may be, days after the fit's ``t_start``.
+    seed : int
+        The same seed gives the same result.
+    """
+    lights = source_lights(likelihood)
+    noises = [SourceNoise(light, prior) for light in lights]
+    draw = np.random.default_rng(seed)
+    lens, scale = _lens(likelihood, lenses, noises, draw)
+    rivals = {shape.name: curved(shape, noises, span, draw) for shape in CURVED}
+    rivals["smooth"] = smooth(lights, prior)
+    rivals["artefact"] = artefact(noises, constants(noises))
+    rivals["constant"] = constant(noises)
+    return Comparison(lens, scale, rivals)
+
+
+def _lens(
+    likelihood: Likelihood,
+    lenses: Lenses,
+    noises: Sequence[SourceNoise],
+    draw: np.random.Generator,
+) -> tuple[Marginal, float]:
+    """The lens's marginal likelihood, and the scale of the errors that its best curve needs."""
+    rows = draw.permutation(len(lenses.theta))[:LENSES]
+    theta = lenses.theta[rows]
+    excess = likelihood.excess(torch.from_numpy(theta)).numpy().T[..., None]
+    low, high = likelihood.f_s_range
+    logarithmic = likelihood.uniform_in_log_f_s
+    share = Between.logarithmic(low, high, F_S_STEPS) if logarithmic else Between((low, high))
+    parts = _by_source(noises, excess)
+    log_p = sum(log_marginal(noise, part, share) for noise, part in zip(noises, parts, strict=True))
+    log_weight = np.asarray(log_p + lenses.log_ratio[rows])
+    total = float(logsumexp(log_weight))
+    effective = math.exp(2 * total - float(logsumexp(2 * log_weight)))
+    error = math.sqrt(max(1 / effective - 1 / len(rows), 0.0))
+    best = int(np.argmax(log_p))
+    scale = max(
+        source_best(noise, part[:, best], share).scale
+        for noise, part in zip(noises, parts, strict=True)
+    )
+    return Marginal(total - math.log(len(rows)), error, theta[best]), scale
+
+
+def _by_source(noises: Sequence[SourceNoise], columns: FloatArray) -> list[FloatArray]:
+    ends = np.cumsum([0, *(len(noise) for noise in noises)]).tolist()
+    return [columns[a:b] for a, b in pairwise(ends)]
+
+
+def curved(
+    shape: CurvedShape, noises: Sequence[SourceNoise], span: Span, draw: np.random.Generator
+) -> Found:
+    """The marginal likelihood of one curved shape, and its best curve."""
+    lights = [noise.light for noise in noises]
+    t = np.concatenate([light.t for light in lights])
+    projected = _Projected(lights, t, shape, span)
+
+    def log_p(z: FloatArray) -> FloatArray:
+        parts = _by_source(noises, shape.shape(t, shape.theta(z, span)))
+        each = [log_marginal(n, p, shape.amplitude) for n, p in zip(noises, parts, strict=True)]
+        return np.asarray(np.sum(each, axis=0))
+
+    starts = _chosen(projected, starts_of(shape, lights, span))
+    found = sample_marginal(log_p, climb_to(projected, starts), draw)
+    theta = shape.theta(found.best[None], span)
+    parts = _by_source(noises, shape.shape(t, theta)[:, 0])
+    best = [source_best(n, p, shape.amplitude) for n, p in zip(noises, parts, strict=True)]
+    parameters = dict(zip(shape.parameters, theta[0].tolist(), strict=True))
+    parameters["amplitude"] = max(float(np.abs(one.amplitude).max()) for one in best)
+    return Found(found.log_p, found.error, parameters, np.concatenate([one.curve for one in best]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Projected:
+    """Residuals of a shape with its best amplitudes and baselines, for white noise."""
+
+    lights: Sequence[SourceLight]
+    t: FloatArray
+    shape: CurvedShape
+    span: Span
+
+    def __call__(self, z: FloatArray) -> FloatArray:
+        """Of z, shape (m, d), in errors, shape (n, m)."""
+        columns = self.shape.shape(self.t, self.shape.theta(z, self.span))
+        ends = np.cumsum([0, *(len(light) for light in self.lights)]).tolist()
+        parts = [
+            self._of_source(light, columns[a:b])
+            for light, (a, b) in zip(self.lights, pairwise(ends), strict=True)
+        ]
+        return np.concatenate(parts)
+
+    def _of_source(self, light: SourceLight, columns: FloatArray) -> FloatArray:
+        weight = 1 / light.sigma
+        y, one = light.residual * weight, weight
+        x = columns * weight[:, None, None]
+        # The baseline is one more column, held by its error.
+        grown = max(light.baseline_error**2, LEAST)
+        total = one @ one + 1 / grown
+        with_one = np.einsum("n,nmq->mq", one, x)
+        gram = np.einsum("nmx,nmy->mxy", x, x) if x.shape[2] > 1 else _squares(x)
+        square = gram - with_one[:, :, None] * with_one[:, None, :] / total
+        mixed = np.einsum("n,nmq->mq", y, x) - with_one * (one @ y) / total
+        f = self.shape.amplitude.best(square, mixed)
+        offset = (one @ y - (with_one * f).sum(-1)) / total
+        return np.asarray(y[:, None] - one[:, None] * offset - np.einsum("nmq,mq->nm", x, f))
+
+
+def _squares(x: FloatArray) -> FloatArray:
+    return np.asarray(np.einsum("nm,nm->m", x[..., 0], x[..., 0]))[:, None, None]
+
+
+def _chosen(projected: _Projected, candidates: FloatArray) -> FloatArray:
+    """The best candidates that are not too near to each other, shape (k, d)."""
+    height = heights(projected(candidates), candidates)
+    chosen = []
+    for _ in range(STARTS):
+        i = int(height.argmax())
+        chosen.append(candidates[i])
+        near = np.abs(candidates - candidates[i]).max(axis=1) < APART
+        height = np.where(near, -math.inf, height)
+    return np.stack(chosen)
