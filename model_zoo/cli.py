@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +56,9 @@ def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     train.add_argument("config", type=Path, help="training configuration (YAML)")
     train.add_argument(
-        "--minutes", type=float, help="training time, with the polish; not the card's figures"
+        "--minutes",
+        type=float,
+        help="time of training and polish, over all resumed runs; the card's figures come after",
     )
     train.add_argument("--seed", type=int, help="instead of the config's")
     train.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -66,7 +67,7 @@ def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     train.add_argument("--entry", type=Path, help="folder of the entry (default: in the zoo)")
     train.add_argument("--resume", action="store_true", help="go on from the checkpoint")
     train.add_argument("--quick", action="store_true", help="small test set for the card")
-    train.add_argument("--quiet", action="store_true", help="no progress bars")
+    train.add_argument("--quiet", action="store_true", help="no progress")
     train.set_defaults(run=_train, go_on="go on with --resume")
 
 
@@ -93,7 +94,6 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
 
 
 def _train(args: argparse.Namespace) -> int:
-    began = time.monotonic()
     config = load_config(args.config)
     changes = {key: getattr(args, key) for key in ("minutes", "seed")}
     config = config.model_copy(update={k: v for k, v in changes.items() if v is not None})
@@ -101,7 +101,6 @@ def _train(args: argparse.Namespace) -> int:
     trainer = Trainer(config, folder, device=args.device, precision=PRECISIONS[args.precision])
     if args.resume:
         trainer.resume()
-    trainer.progress.seconds += time.monotonic() - began  # making it ready is part of the minutes
 
     def say(text: str) -> None:
         if not args.quiet:
@@ -112,8 +111,12 @@ def _train(args: argparse.Namespace) -> int:
     say(
         f"best on the validation set: {trainer.final}; polish of up to {trainer.seconds_left:.0f} s"
     )
-    polish(trainer, seconds=trainer.seconds_left, quiet=args.quiet)
-    say(f"filed weights on the validation set: {trainer.final}; evaluation for the card")
+    if trainer.seconds_left:  # none where a run that had come to its end is resumed
+        polish(trainer, seconds=trainer.seconds_left, quiet=args.quiet)
+    say(
+        f"filed weights on the validation set: {trainer.final}, after"
+        f" {trainer.progress.seconds / 60:.1f} min; evaluation for the card"
+    )
     path = args.entry or zoo.WEIGHTS / config.model_id
     card = file_entry(trainer, path, QUICK if args.quick else FULL, quiet=args.quiet)
     print(json.dumps(card.evaluation, indent=1))

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.network import Network
+from model_zoo.progress import Progress
 from model_zoo.simulate.curves import Curves
 
 __all__ = [
@@ -144,12 +144,12 @@ def score_curves(
 
 
 def progress(n: int, name: str, *, quiet: bool = False, batch: int = BATCH) -> Iterator[int]:
-    """Sizes of the batches of n things; shows a bar on a terminal."""
-    with tqdm(total=n, desc=name, unit="curve", disable=quiet or None) as bar:
+    """Sizes of the batches of n things; shows how far it is."""
+    with Progress(name, n, "curves", quiet=quiet) as shown:
         for first in range(0, n, batch):
             size = min(batch, n - first)
             yield size
-            bar.update(size)
+            shown.add(size)
 
 
 def _evaluate(

@@ -68,10 +68,12 @@ def file_entry(trainer: Trainer, path: Path, sizes: Sizes, *, quiet: bool = Fals
         How large the test set is.
     """
     config, network = trainer.config, trainer.network.cpu().eval()
+    minutes = round(trainer.progress.seconds / 60, 1)  # before the evaluation
     simulator, entry_config = simulator_of(config), _entry_config(config)
     subject = Subject(network, entry_config, simulator, sizes, quiet)
     results = measure(subject, CORE_PARTS)
-    card = _card(trainer, config, _figures(config, results), gate_of(results["calibration"]))
+    gate = gate_of(results["calibration"])
+    card = _card(trainer, minutes, _figures(config, results), gate)
     generator = torch.Generator().manual_seed(SELF_TEST_SEED)
     curves = [simulator.events(2, generator), simulator.noise(2, generator)]
     windows = torch.cat([c.x for c in curves])
@@ -129,9 +131,8 @@ def _entry_config(config: TrainConfig) -> dict[str, Any]:
     return {"window": window, **network_config(config)}
 
 
-def _card(
-    trainer: Trainer, config: TrainConfig, figures: dict[str, Any], gate: dict[str, Any]
-) -> Card:
+def _card(trainer: Trainer, minutes: float, figures: dict[str, Any], gate: dict[str, Any]) -> Card:
+    config = trainer.config
     prior = trainer.simulator.prior
     progress = trainer.progress
     return Card(
@@ -156,7 +157,7 @@ def _card(
             "config": config.model_dump(mode="json"),
             "curves": progress.curves,
             "steps": progress.step,
-            "minutes": round(progress.seconds / 60, 1),
+            "minutes": minutes,
             "started_from": trainer.origin,
             **_validation(trainer),
             "precision": str(trainer.precision).removeprefix("torch."),

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
+
+from model_zoo.progress import Clock, Progress
 
 __all__ = ["Fitted", "fit"]
 
@@ -31,6 +32,7 @@ def fit(
     rate: float,
     seconds: float = math.inf,
     quiet: bool = False,
+    clock: Clock = time.monotonic,
 ) -> Fitted:
     """Minimise ``loss()`` over the network's parameters with AdamW.
 
@@ -44,29 +46,30 @@ def fit(
         How many steps, unless ``seconds`` run out before; the learning rate warms up over the
         first 5 % of whichever ends first, then falls as a cosine to nothing.
     name : str
-        For the progress bar.
+        For the progress.
     rate : float
         Highest learning rate.
     seconds : float
-        Limit on the wall time.
+        Limit on the wall time; there is always one step.
+    clock : callable
     """
     optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=0.01)
-    began, taken = time.perf_counter(), 0
-    with tqdm(total=steps, desc=name, unit="step", disable=quiet or None) as bar:
+    began, taken = clock(), 0
+    with Progress(name, steps, "steps", quiet=quiet, clock=clock) as shown:
         for step in range(steps):
-            done = max(step / steps, (time.perf_counter() - began) / seconds)
-            if done >= 1:
+            spent = clock() - began
+            if step and spent >= seconds:
                 break
             for group in optimizer.param_groups:
-                group["lr"] = rate * _share(done)
+                group["lr"] = rate * _share(max(step / steps, spent / seconds if step else 0.0))
             optimizer.zero_grad(set_to_none=True)
             value = loss()
             value.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()
-            bar.update()
             taken += 1
-    return Fitted(taken, time.perf_counter() - began)
+            shown.update(taken)
+    return Fitted(taken, clock() - began)
 
 
 def _share(done: float) -> float:

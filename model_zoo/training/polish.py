@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
+from model_zoo.progress import Progress
 from model_zoo.training.fit import Fitted, fit
 from model_zoo.training.losses import Losses, lpop_loss, relative_nll
 from model_zoo.training.train import Trainer, draw_batch
 
 __all__ = ["Encoded", "encoded", "polish"]
 
-# Of the time: until the curves are encoded, and until the flow is trained on them.
-ENCODED, FLOW_TRAINED = 0.45, 0.9
-LEAST_SECONDS = 1.0
+# Of the time that is left then: to encode the curves, and to train the flow on them.
+ENCODING, FLOW = 0.45, 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ def polish(trainer: Trainer, *, seconds: float = math.inf, quiet: bool = False) 
     Fitted, optional
         Of the evidence head.
     """
-    sizes, began = trainer.config.polish, time.monotonic()
+    sizes, began = trainer.config.polish, trainer.clock()
     if not sizes.curves:
         return None
     trainer.network.eval()
@@ -65,17 +63,25 @@ def polish(trainer: Trainer, *, seconds: float = math.inf, quiet: bool = False) 
     def losses() -> Losses:
         return trainer.validation.losses(trainer.network, s)
 
-    def until(share: float) -> float:
-        return share * seconds - (time.monotonic() - began)
-
-    data = encoded(trainer, sizes.curves, seconds=until(ENCODED), quiet=quiet)
+    asked = trainer.clock()
     before = losses()
+    loss_seconds = trainer.clock() - asked
+
+    def left(fits: int) -> float:
+        """Seconds for so many fits: each measures the losses twice and ends by a checkpoint."""
+        others = (2 * fits + 1) * loss_seconds + (fits + 1) * trainer.save_seconds
+        return max(seconds - (trainer.clock() - began) - others, 0.0)
+
+    time_to_encode = ENCODING * left(2 if sizes.flow_epochs else 1)
+    data = encoded(trainer, sizes.curves, seconds=time_to_encode, quiet=quiet)
+    trainer.save()  # with the time that is spent
     if sizes.flow_epochs:
         flow: nn.Module = trainer.network.estimator.net
         with _kept_if_better(flow, lambda: losses().nll):
-            _fit_flow(trainer, data, until(FLOW_TRAINED), quiet=quiet)
+            _fit_flow(trainer, data, FLOW * left(2), quiet=quiet)
+        trainer.save()
     with _kept_if_better(trainer.network.evidence, lambda: losses().evidence):
-        fitted = _fit_head(trainer, data, until(1.0), quiet=quiet)
+        fitted = _fit_head(trainer, data, left(1), quiet=quiet)
     trainer.note_polish(before, losses())
     return fitted
 
@@ -99,9 +105,16 @@ def _fit_flow(trainer: Trainer, data: Encoded, seconds: float, *, quiet: bool) -
         rows = torch.randint(len(s), (batch,), generator=generator)
         return relative_nll(estimator, theta[rows], s[rows])
 
-    steps, limit = round(sizes.flow_epochs * len(s) / batch), max(seconds, LEAST_SECONDS)
-    net: nn.Module = estimator.net
-    return fit(net, loss, steps, "flow", rate=sizes.flow_rate, seconds=limit, quiet=quiet)
+    return fit(
+        estimator.net,
+        loss,
+        round(sizes.flow_epochs * len(s) / batch),
+        "flow",
+        rate=sizes.flow_rate,
+        seconds=seconds,
+        quiet=quiet,
+        clock=trainer.clock,
+    )
 
 
 def _fit_head(trainer: Trainer, data: Encoded, seconds: float, *, quiet: bool) -> Fitted:
@@ -119,21 +132,29 @@ def _fit_head(trainer: Trainer, data: Encoded, seconds: float, *, quiet: bool) -
         chosen = torch.cat([some(rows) for rows in classes])
         return lpop_loss(head(s[chosen]), event[chosen])
 
-    steps, limit = round(sizes.epochs * len(s) / batch), max(seconds, LEAST_SECONDS)
-    return fit(head, loss, steps, "evidence head", rate=sizes.rate, seconds=limit, quiet=quiet)
+    return fit(
+        head,
+        loss,
+        round(sizes.epochs * len(s) / batch),
+        "evidence head",
+        rate=sizes.rate,
+        seconds=seconds,
+        quiet=quiet,
+        clock=trainer.clock,
+    )
 
 
 @torch.no_grad()
 def encoded(trainer: Trainer, n: int, *, seconds: float = math.inf, quiet: bool = False) -> Encoded:
     """``n`` fresh curves; fewer if the seconds run out before."""
-    batch, began = min(trainer.config.training.batch, n), time.monotonic()
+    batch, began = min(trainer.config.training.batch, n), trainer.clock()
     trainer.network.eval()
     parts = []
-    with tqdm(total=n, desc="summaries", unit="curve", disable=quiet or None) as bar:
+    with Progress("summaries", n, "curves", quiet=quiet, clock=trainer.clock) as shown:
         for _ in range(-(-n // batch)):
             curves, event = draw_batch(trainer.simulator, batch, 0.5, trainer.generator)
             parts.append((trainer.encode(curves).float(), event, curves.theta))
-            bar.update(batch)
-            if time.monotonic() - began > seconds:
+            shown.add(batch)
+            if trainer.clock() - began >= seconds:
                 break
     return Encoded(*(torch.cat(column)[:n] for column in zip(*parts, strict=True)))

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from zipfile import is_zipfile
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from broker_filter.errors import ConfigError
 from broker_filter.inference import zoo
 from broker_filter.inference.network import Network
 from broker_filter.inference.posterior import coordinates_of
+from model_zoo.progress import Clock, Progress
 from model_zoo.simulate.curves import Curves, Simulator
 from model_zoo.training.config import TrainConfig
 from model_zoo.training.history import History
@@ -36,7 +35,6 @@ __all__ = [
 ]
 
 CHECKPOINT_SECONDS = 180.0
-REPORT_SECONDS = 30.0
 HISTORY_STEPS = 100
 WARM_UP_STEPS = 200
 FLOW = "estimator.net."
@@ -52,13 +50,25 @@ def network_config(config: TrainConfig) -> dict[str, Any]:
     }
 
 
-@dataclass(slots=True)
-class _Progress:
-    """What has been done; it goes into every checkpoint."""
+class _Done:
+    """What has been done; it goes into every checkpoint.
 
-    step: int = 0
-    curves: int = 0
-    seconds: float = 0.0
+    Its seconds are all that pass from the making of it on, and those before a resume.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.step = self.curves = 0
+        self._clock, self._began = clock, clock()
+
+    @property
+    def seconds(self) -> float:
+        """Spent so far."""
+        return self._clock() - self._began
+
+    def resume(self, step: int, curves: int, seconds: float) -> None:
+        """Add what a checkpoint holds."""
+        self.step, self.curves = step, curves
+        self._began -= seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +92,8 @@ class Trainer:
         ``cpu`` or ``cuda``.
     precision : torch.dtype, optional
         Number type of the encoder; measured if left out. Flow, heads and loss are float32.
+    clock : callable
+        The minutes run from the making of the trainer on.
     """
 
     def __init__(
@@ -91,7 +103,9 @@ class Trainer:
         *,
         device: str = "cpu",
         precision: torch.dtype | None = None,
+        clock: Clock = time.monotonic,
     ) -> None:
+        self.clock, self.progress = clock, _Done(clock)
         torch.manual_seed(config.seed)
         self.config, self.device = config, torch.device(device)
         self.checkpoint = folder / "checkpoint.pt"
@@ -104,9 +118,9 @@ class Trainer:
         if config.start_from is not None:
             self.origin = _start_from(self.network, config.start_from)
         self.optimizers = _optimizers(self.network, config)
-        self.progress = _Progress()
         self.best: Best | None = None
         self.final: Losses | None = None  # of the weights to be filed, on the validation set
+        self.save_seconds = 0.0  # the longest that a checkpoint took
         self.precision = precision or choose_precision(self.network.encoder, self.device)
 
     @cached_property
@@ -126,37 +140,35 @@ class Trainer:
         """
         limit = 60 * self.config.minutes * (1 - self.config.polish.time_share)
         if self.progress.seconds < limit or not self.progress.step:
-            self._train(limit, _Report(self.config.model_id, limit, quiet=quiet))
+            with _Report(self.config.model_id, limit, self.clock, quiet=quiet) as report:
+                self._train(limit, report)
             self.save()
         if self.best is not None:
             self.network.load_state_dict(self.best.weights)
             self.final = self.best.losses
 
     def _train(self, limit: float, report: _Report) -> None:
-        training, last_save, since = self.config.training, time.monotonic(), _Mean()
+        training, last_save, since = self.config.training, self.clock(), _Mean()
         self.history.begin(self.progress.step)
-        # A validation takes as long as the one before; the last one has to fit into the time.
-        validation_seconds = self._validate(report)
-        while self.progress.seconds + validation_seconds < limit or not self.progress.step:
-            began = time.monotonic()
-            since.add(self._step(self.progress.seconds / limit))
-            self.progress.seconds += time.monotonic() - began
+        # The last validation takes as long as the one before, and so does the last checkpoint.
+        last = self._validate(report)
+        while self.progress.seconds + last + self.save_seconds < limit or not self.progress.step:
+            since.add(self._step(self.progress.seconds / limit if limit else 1.0))
             report.step(self.progress, since.losses)
             if self.progress.step % HISTORY_STEPS == 0:
                 self._note({"nll": since.losses.nll, "evidence": since.losses.evidence})
                 since = _Mean()
             if self.progress.step % training.validate_every == 0:
-                validation_seconds = self._validate(report)
-            if time.monotonic() - last_save > CHECKPOINT_SECONDS:
+                last = self._validate(report)
+            if self.clock() - last_save > CHECKPOINT_SECONDS:
                 self.save()
-                last_save = time.monotonic()
+                last_save = self.clock()
         if self.progress.step % training.validate_every:
             self._validate(report)
-        report.close()
 
     def save(self) -> None:
         """Write the checkpoint; an interrupt leaves the former one whole."""
-        best = self.best
+        best, began = self.best, self.clock()
         state = {
             "config": self.config.model_dump(mode="json"),
             "network": self.network.state_dict(),
@@ -168,6 +180,7 @@ class Trainer:
         partial = self.checkpoint.with_suffix(".partial")
         torch.save(state, partial)
         partial.replace(self.checkpoint)
+        self.save_seconds = max(self.save_seconds, self.clock() - began)
 
     def resume(self) -> None:
         """Go on from the checkpoint.
@@ -189,7 +202,7 @@ class Trainer:
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.generator.set_state(state["generator"].cpu())
-        self.progress = _Progress(*state["progress"])
+        self.progress.resume(*state["progress"])
         if best := state.get("best"):
             step, nll, evidence, weights = best
             self.best = Best(step, Losses(nll, evidence), weights)
@@ -227,26 +240,26 @@ class Trainer:
 
     def _validate(self, report: _Report) -> float:
         """Losses on the frozen curves; keeps the best weights. The seconds that it took."""
-        drawing = time.monotonic()
-        curves = self.validation
-        began = time.monotonic()
-        self.progress.seconds += began - drawing  # the first time only, as it is drawn once
+        curves = self.validation  # drawn the first time only
+        began = self.clock()
         losses = curves.losses(self.network, curves.summaries(self.encode))
         weight = self.config.training.evidence_weight
         if self.best is None or losses.total(weight) < self.best.losses.total(weight):
-            weights = {name: w.clone() for name, w in self.network.state_dict().items()}
-            self.best = Best(self.progress.step, losses, weights)
-        taken = time.monotonic() - began
-        self.progress.seconds += taken
+            self.best = Best(self.progress.step, losses, self._copied_weights())
         self._note({"validation_nll": losses.nll, "validation_evidence": losses.evidence})
         report.validation(self.progress, losses)
-        return taken
+        return self.clock() - began
 
     def note_polish(self, before: Losses, after: Losses) -> None:
-        """Keep the validation losses before and after the polish, in the history too."""
+        """Keep the polished weights as the best, with their validation losses, in all files."""
         self._note({"unpolished_nll": before.nll, "unpolished_evidence": before.evidence})
         self._note({"polished_nll": after.nll, "polished_evidence": after.evidence})
-        self.final = after
+        best_step = self.progress.step if self.best is None else self.best.step
+        self.best, self.final = Best(best_step, after, self._copied_weights()), after
+        self.save()
+
+    def _copied_weights(self) -> dict[str, Tensor]:
+        return {name: w.clone() for name, w in self.network.state_dict().items()}
 
     def _note(self, row: Mapping[str, float]) -> None:
         done = self.progress
@@ -395,28 +408,22 @@ class _Mean:
 
 
 class _Report:
-    """What a person sees of a training: a bar on a terminal, else a line now and then."""
+    """What a person sees of a training, whose total are its seconds."""
 
-    def __init__(self, name: str, limit: float, *, quiet: bool) -> None:
-        self._name, self._limit, self._lines = name, limit, not quiet and not sys.stderr.isatty()
-        self._bar = tqdm(total=round(limit), unit="s", desc=name, disable=quiet or self._lines)
-        self._last_line, self._best = -math.inf, ""
+    def __init__(self, name: str, limit: float, clock: Clock, *, quiet: bool) -> None:
+        self._shown = Progress(name, limit, "s", quiet=quiet, clock=clock)
+        self._best = ""
 
-    def step(self, done: _Progress, losses: Losses) -> None:
-        self._bar.update(round(min(done.seconds, self._limit)) - self._bar.n)
-        self._bar.set_postfix_str(f"{losses}{self._best}, {done.curves / 1e6:.2f} M curves")
-        if done.seconds - self._last_line > REPORT_SECONDS:
-            self._line(done, str(losses))
+    def __enter__(self) -> Self:
+        return self
 
-    def validation(self, done: _Progress, losses: Losses) -> None:
+    def __exit__(self, *_: object) -> None:
+        self._shown.__exit__()
+
+    def step(self, done: _Done, losses: Losses) -> None:
+        counted = f"step {done.step:,}, {done.curves / 1e6:.2f} M curves"
+        self._shown.update(done.seconds, f"{losses}{self._best}, {counted}")
+
+    def validation(self, done: _Done, losses: Losses) -> None:
         self._best = f" (validation {losses})"
-        self._line(done, f"validation {losses}")
-
-    def close(self) -> None:
-        self._bar.close()
-
-    def _line(self, done: _Progress, text: str) -> None:
-        if self._lines:
-            self._last_line = done.seconds
-            spent = f"{done.seconds / 60:.1f} of {self._limit / 60:.1f} min"
-            tqdm.write(f"{self._name}: {spent}, step {done.step:,}: {text}", file=sys.stderr)
+        self._shown.say(f"step {done.step:,}: validation {losses}", done.seconds)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +23,13 @@ from broker_filter.inference.posterior import flow_loss, prior_of
 from model_zoo import cli
 from model_zoo.evaluate import suite
 from model_zoo.evaluate.sets import Sizes
+from model_zoo.progress import Clock
+from model_zoo.training import polish as polishing
 from model_zoo.training.config import TrainConfig, load_config
 from model_zoo.training.history import History, summary_of
 from model_zoo.training.losses import LN_K_CLIP, Losses, lpop_loss, relative_nll
 from model_zoo.training.polish import encoded, polish
-from model_zoo.training.train import Trainer, choose_precision, network_config
+from model_zoo.training.train import Trainer, choose_precision, draw_batch, network_config
 from model_zoo.training.validation import Validation
 
 CONFIGS = sorted((Path(zoo.__file__).parents[2] / "model_zoo" / "configs").glob("*.yaml"))
@@ -41,8 +47,54 @@ TINY: dict[str, Any] = {
 }
 
 
-def make_trainer(folder: Path, **changes: Any) -> Trainer:
-    return Trainer(TrainConfig(**{**TINY, **changes}), folder, precision=torch.float32)
+def make_trainer(folder: Path, clock: Clock = time.monotonic, **changes: Any) -> Trainer:
+    config = TrainConfig(**{**TINY, **changes})
+    return Trainer(config, folder, precision=torch.float32, clock=clock)
+
+
+@dataclass
+class FakeClock:
+    """Time that passes only in what was given a length."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def lengthen(self, function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+        """The same function, which takes so many seconds."""
+
+        def slow(*args: Any, **keys: Any) -> Any:
+            self.now += seconds
+            return function(*args, **keys)
+
+        return slow
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """A step takes one second, a validation 4, a checkpoint 2, a batch or step of the polish 1.
+
+    Steps, losses and batches cost nothing besides, as they change nothing.
+    """
+    clock = FakeClock()
+
+    def step(trainer: Trainer, _: float) -> Losses:
+        trainer.progress.step += 1
+        trainer.progress.curves += trainer.config.training.batch
+        return Losses(1.0, 1.0)
+
+    batch = draw_batch(TrainConfig(**TINY).make_simulator(), 32, 0.5, torch.Generator())
+    for owner, name, seconds, function in (
+        (Trainer, "_step", 1.0, step),
+        (Validation, "losses", 4.0, lambda *_: Losses(1.0, 1.0)),
+        (torch, "save", 2.0, torch.save),
+        (polishing, "draw_batch", 1.0, lambda *_: batch),
+        (polishing, "relative_nll", 1.0, relative_nll),
+        (polishing, "lpop_loss", 1.0, lpop_loss),
+    ):
+        monkeypatch.setattr(owner, name, clock.lengthen(function, seconds))
+    return clock
 
 
 def weights(trainer: Trainer) -> list[torch.Tensor]:
@@ -125,18 +177,91 @@ def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> Non
     assert same(weights(resumed), weights(trainer))
 
 
-def test_time_spent_before_a_resume_counts(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path)
+def test_time_spent_before_a_resume_counts(tmp_path: Path, clock: FakeClock) -> None:
+    trainer = make_trainer(tmp_path, clock, minutes=1)
     trainer.run(quiet=True)
     assert trainer.progress.step > 0
-    again = make_trainer(tmp_path)
+    clock.now += 1000  # no process runs
+    again = make_trainer(tmp_path, clock, minutes=1)
     again.resume()
+    assert again.progress.seconds == pytest.approx(trainer.progress.seconds - 1000, abs=6)
     again.run(quiet=True)
     assert again.progress.step == trainer.progress.step
-    longer = make_trainer(tmp_path, minutes=trainer.progress.seconds / 60 + 0.01)
+    longer = make_trainer(tmp_path, clock, minutes=2)
     longer.resume()
     longer.run(quiet=True)
     assert longer.progress.step > trainer.progress.step
+    assert longer.progress.seconds <= 1.1 * 120
+
+
+@pytest.mark.parametrize("minutes", [3, 10])
+def test_a_training_ends_within_its_minutes_and_a_tenth(
+    tmp_path: Path, clock: FakeClock, minutes: float
+) -> None:
+    """With the polish, all validations and all checkpoints; and it makes use of its time."""
+    sizes = {"curves": 1_000_000, "epochs": 1000, "batch": 8, "flow_epochs": 1000, "share": 0.4}
+    training = {**TINY["training"], "validate_every": 100}
+    trainer = make_trainer(tmp_path, clock, minutes=minutes, polish=sizes, training=training)
+    trainer.run(quiet=True)
+    assert 0.5 * 60 * minutes < clock.now <= 0.6 * 60 * minutes + 6
+    fitted = polish(trainer, seconds=trainer.seconds_left, quiet=True)
+    assert fitted is not None
+    assert fitted.steps > 1
+    assert 0.9 * 60 * minutes < clock.now <= 1.1 * 60 * minutes
+
+
+def test_an_interrupted_polish_counts_in_the_minutes_of_its_run(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"curves": 1_000_000, "epochs": 1000, "batch": 8, "share": 0.5}
+    trainer = make_trainer(tmp_path, clock, minutes=10, polish=sizes)
+    trainer.run(quiet=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(polishing, "_fit_head", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            polish(trainer, seconds=trainer.seconds_left, quiet=True)
+    interrupted = clock.now
+    resumed = make_trainer(tmp_path, clock, minutes=10, polish=sizes)
+    resumed.resume()
+    resumed.run(quiet=True)
+    assert resumed.progress.step == trainer.progress.step
+    assert polish(resumed, seconds=resumed.seconds_left, quiet=True)
+    assert interrupted < clock.now <= 660
+
+
+def _interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_run_that_was_polished_is_not_polished_again(tmp_path: Path, clock: FakeClock) -> None:
+    sizes = {"curves": 1000, "epochs": 1000, "batch": 8, "share": 0.5}
+    trainer = make_trainer(tmp_path, clock, minutes=10, polish=sizes)
+    trainer.run(quiet=True)
+    polish(trainer, seconds=trainer.seconds_left, quiet=True)
+    resumed = make_trainer(tmp_path, clock, minutes=clock.now / 60 - 0.1, polish=sizes)
+    resumed.resume()
+    resumed.run(quiet=True)
+    assert resumed.seconds_left == 0
+    assert resumed.final == trainer.final
+    assert same(weights(resumed), weights(trainer))
+
+
+def test_lines_of_progress_come_every_half_minute_where_there_is_no_terminal(
+    tmp_path: Path, clock: FakeClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = {"curves": 1_000_000, "epochs": 1000, "batch": 8, "flow_epochs": 1000, "share": 0.5}
+    training = {**TINY["training"], "validate_every": 1000}
+    trainer = make_trainer(tmp_path, clock, minutes=12, polish=sizes, training=training)
+    trainer.run()
+    lines = capsys.readouterr().err.splitlines()
+    assert 10 <= len(lines) <= 14
+    assert re.fullmatch(r"fspl-tiny-0.0.1: \d+ of 360 s: .*step \d+, .* M curves", lines[3])
+    polish(trainer, seconds=trainer.seconds_left)
+    lines = capsys.readouterr().err.splitlines()
+    assert 8 <= len(lines) <= 12
+    assert {line.split(":")[0] for line in lines} == {"summaries", "flow", "evidence head"}
+    trainer.run(quiet=True)
+    assert capsys.readouterr().err == ""
 
 
 def test_polishing_moves_the_head_alone_and_tells_classes_apart(tmp_path: Path) -> None:
@@ -190,7 +315,7 @@ def test_a_polish_without_time_takes_fewer_curves_and_still_ends(tmp_path: Path)
     assert len(encoded(trainer, 1_000_000, seconds=0.0, quiet=True).s) == 32
     fitted = polish(trainer, seconds=0.0, quiet=True)
     assert fitted is not None
-    assert fitted.seconds < 10
+    assert fitted.steps == 1
 
 
 def test_without_curves_nothing_is_polished(tmp_path: Path) -> None:
@@ -235,7 +360,7 @@ def stop_after(trainer: Trainer, step: int, monkeypatch: pytest.MonkeyPatch) -> 
     def counted(done: float) -> Losses:
         losses = make(done)
         if trainer.progress.step == step:
-            trainer.progress.seconds = 60 * trainer.config.minutes
+            trainer.progress.resume(step, trainer.progress.curves, 60 * trainer.config.minutes)
         return losses
 
     monkeypatch.setattr(trainer, "_step", counted)
@@ -282,15 +407,6 @@ def test_a_long_history_is_thinned_for_the_card_and_keeps_its_last_point() -> No
     assert summary["validation"]["nll"][-1] == -50_000
     # Nine steps of a hundred end at 50,000: their mean.
     assert summary["training"]["nll"][-1] == pytest.approx(-49_600)
-
-
-def test_training_and_polish_share_the_minutes(tmp_path: Path) -> None:
-    polished = {"curves": 100, "share": 0.4}
-    trainer = make_trainer(tmp_path, minutes=0.05, polish=polished)
-    _ = trainer.validation  # drawn before the clock runs
-    trainer.run(quiet=True)
-    assert trainer.progress.seconds < 0.75 * 3.0
-    assert trainer.seconds_left > 0.25 * 3.0
 
 
 def test_validation_curves_are_the_same_every_time() -> None:
