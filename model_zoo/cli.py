@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="model-zoo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="model-zoo", description="Train and evaluate models.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_train(commands)
     _add_evaluate(commands)

@@ -154,7 +154,7 @@ def event_id(
 
 
 def _identify(*parts: StarId) -> uuid.UUID:
-    # JSON tells the star 7 from the star "7", and no separator can be forged by a star's name.
+    # JSON keeps the star 7 apart from the star "7", and no star's name can forge a separator.
     return uuid.uuid5(_NAMESPACE, json.dumps(parts))
 
 

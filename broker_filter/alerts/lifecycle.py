@@ -101,7 +101,7 @@ _CERTIFIED: Final = ("log10_k", "log10_k_error", "effective_sample_size", "look"
 
 @dataclass(frozen=True, slots=True)
 class EventState:
-    """What one (star, band) must remember between evaluations; all it holds fits a snapshot row.
+    """What is kept of one (star, band) between evaluations; it fits a row of a snapshot.
 
     Parameters
     ----------
@@ -259,7 +259,7 @@ def published(
     log10_k: float,
     certified: CertifiedK | None,
 ) -> EventState:
-    """Remember what the alert just made says.
+    """Note what the alert just made holds.
 
     Parameters
     ----------

@@ -64,7 +64,7 @@ class Rule:
 
 
 def make_rule(settings: AlertSettings, *, card_threshold: float, window_days: float) -> Rule:
-    """The rule that the settings ask for.
+    """The rule that the settings describe.
 
     Parameters
     ----------

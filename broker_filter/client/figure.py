@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,17 +43,44 @@ def require_matplotlib() -> None:
     require("matplotlib", "plots")
 
 
+def _write(figure: Any, path: Path) -> None:  # noqa: ANN401  matplotlib has no types here
+    figure.savefig(path, dpi=150)
+
+
 @contextmanager
-def open_figure(path: Path, width: float, height: float) -> Iterator[Any]:
-    """Open a figure in our style (inches), and write it to ``path`` at the end."""
+def open_figure(
+    path: Path,
+    width: float,
+    height: float,
+    *,
+    style: Mapping[str, object] | None = None,
+    write: Callable[[Any, Path], None] = _write,
+) -> Iterator[Any]:
+    """Open a matplotlib ``Figure`` in our style (inches), and write it to ``path`` at the end.
+
+    Parameters
+    ----------
+    path : Path
+        Its folder is made where it is missing.
+    width, height : float, inches
+    style : mapping, optional
+        Matplotlib's settings that differ from our style.
+    write : callable
+        Writes a figure to a path.
+
+    Raises
+    ------
+    ConfigError
+        matplotlib is not installed.
+    """
     require_matplotlib()
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context({**_STYLE, **(style or {})}):
         figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
         FigureCanvasAgg(figure)
         yield figure
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
+        write(figure, path)

@@ -95,7 +95,7 @@ class Subscription:
         raise StopIteration
 
     def mark_done(self) -> None:
-        """Count the last alert as handled in its consumer group, as asking for the next does."""
+        """Count the last alert as handled in its consumer group, as taking the next does."""
         self.reader.mark_done()
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class Subscription:
         return alert
 
     def _wants(self, log10_k: float | None, state: str | None) -> bool:
-        """Tell whether an alert is wanted, as far as is known; None is not known."""
+        """Whether an alert is wanted, as far as is known; None is not known."""
         too_low = (
             self.min_log10_k is not None and log10_k is not None and log10_k < self.min_log10_k
         )

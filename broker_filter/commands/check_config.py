@@ -75,7 +75,7 @@ def _check_decision(settings: Settings, *, allow_negative: bool) -> str:
     if rule.threshold < 0 and not allow_negative:
         raise ConfigError(
             f"alert.log10_k: the threshold is log10 K = {rule.threshold:g}, so that stars are"
-            " alerted whose data speak against an event: raise it, or give"
+            " alerted whose data favour a constant star: raise it, or give"
             " --allow-negative-threshold if that is meant"
         )
     what = "certified log10 K" if rule.certified_decides else "log10 K"

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Compare alerts with the events that `broker-filter replay --inject` put in: efficiency\n"
         "against tE, rho, signal-to-noise and time from the peak, false alarms of untouched stars\n"
-        "beside what K promises, and latency."
+        "beside the bound that K gives, and latency."
     )
     parser.epilog = (
         "example:\n"
@@ -102,7 +102,7 @@ def _false_line(one: Mapping[str, Any]) -> str:
         return head
     return (
         f"{head}: {one['per_star_day']:.2g} a star-day ({one['low68']:.2g} to {one['high68']:.2g});"
-        f" a K of 10^{one['log10_k']:g} promises at most {one['bound_per_star_day']:.2g}"
+        f" a K of 10^{one['log10_k']:g} allows at most {one['bound_per_star_day']:.2g}"
         f" ({one['bound_alerts']:.2g} alerts)"
     )
 

@@ -102,7 +102,7 @@ def _add_sources(group: argparse._ArgumentGroup) -> None:
 def _add_pace(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--bootstrap-servers",
-        default="127.0.0.1:9092",
+        default="localhost:9092",
         metavar="HOST:PORT",
         help="default: %(default)s",
     )

@@ -42,7 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "unreachable broker."
     )
     source = parser.add_argument_group("what to read")
-    source.add_argument("--bootstrap-servers", default="localhost:9092", metavar="HOST:PORT")
+    source.add_argument(
+        "--bootstrap-servers",
+        default="localhost:9092",
+        metavar="HOST:PORT",
+        help="default: %(default)s",
+    )
     source.add_argument("--topic", default=ALERT_TOPIC, help="default: %(default)s")
     source.add_argument(
         "--group-id", help="share the topic with this consumer group, and go on there"
@@ -146,6 +151,6 @@ def _print_json(columns: Collection[str], alert: Alert) -> None:
     from broker_filter.alerts.codec import to_json_dict
 
     light_curve, samples = (name in columns for name in COLUMNS)
-    told = to_json_dict(alert, light_curve=light_curve, samples=samples)
-    sys.stdout.write(json_line(told) + "\n")
+    record = to_json_dict(alert, light_curve=light_curve, samples=samples)
+    sys.stdout.write(json_line(record) + "\n")
     sys.stdout.flush()

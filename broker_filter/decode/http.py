@@ -49,7 +49,7 @@ def get(
     timeout_s: float,
     max_bytes: int,
 ) -> Answer:
-    """Ask for a page; blocks for ``timeout_s`` at most, the look-up of the host's name excepted.
+    """Get a page; blocks for ``timeout_s`` at most, the look-up of the host's name excepted.
 
     Parameters
     ----------

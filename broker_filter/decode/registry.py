@@ -113,7 +113,7 @@ class Registry:
     url : str
         Such as ``https://registry.example.org``; ``/schemas/ids/N`` is appended.
     login_file : Path, optional
-        Holds ``user:password`` on one line, where the registry asks for a login.
+        Holds ``user:password`` on one line, where the registry needs a login.
     patience_s : float
         How long it may stay out of reach.
     timeout_s : float

@@ -80,7 +80,7 @@ def thin(
 
 
 def split_padding(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Tell epochs from padding; a row with NaN or infinity counts as padding.
+    """Distinguish epochs from padding; a row with NaN or infinity counts as padding.
 
     Parameters
     ----------

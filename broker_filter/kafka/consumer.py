@@ -317,7 +317,7 @@ class KafkaSource:
             consumer.pause(handles)
         if self._kafka.patterns:
             self._parted |= gained
-            # Later: the client must not be asked anything within its callback.
+            # Later: the client must not be called within its callback.
             self._next_look, self._warned = 0.0, False
         elif on_assign and gained:
             on_assign(gained)
@@ -404,7 +404,7 @@ def _generation(token: bytes) -> int:
 
 
 def offset_handles(offsets: Mapping[Partition, int], counts: Mapping[str, int]) -> list[Any]:
-    """Offsets as Kafka's client takes them; each remembers how many partitions its topic has."""
+    """Offsets as Kafka's client takes them; each with the number of partitions of its topic."""
     return [
         ck.TopicPartition(*where, offset, metadata=str(counts.get(where[0], "")))
         for where, offset in offsets.items()

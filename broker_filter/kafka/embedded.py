@@ -163,7 +163,7 @@ class StandStill:
         self._asked, self._still_s, self._seen = clock(), 0.0, object()
 
     def __call__(self, seen: object) -> bool:
-        """Whether ``seen`` has been the same for too long; to be asked again and again."""
+        """Whether ``seen`` has been the same for too long; to be called again and again."""
         now = self._clock()
         self._still_s += min(now - self._asked, 1.0)
         self._asked = now
@@ -188,7 +188,7 @@ class BoundedPublisher:
         Number of partitions of each topic (`EmbeddedBroker.topics`).
     consumed : callable
         Given (topic, partition), the next offset that the consumer needs; called from `produce`.
-        `GroupProgress` asks the broker for a group's committed offsets.
+        `GroupProgress` reads a group's committed offsets.
     limit_bytes : int
         Most bytes of one partition that may be unread.
     stall_s : float

@@ -1,7 +1,7 @@
 """Errors of the Kafka client as ours: which of them end the process, and what mends them.
 
 One table says which codes mean that the brokers refuse us; the service, a reader of a topic and a
-replayed range all ask it.
+replayed range all use it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ShutOutError(StateError):
 
 
 class ClientErrors:
-    """What a Kafka client reported on its own: kept until its owner asks.
+    """What a Kafka client reported on its own: kept until it is taken.
 
     Callbacks run deep inside the client, so they only take note here.
     """
@@ -211,7 +211,7 @@ def refused(error: Any, what: str, *, grouped: bool) -> ConfigError | None:  # n
 
 
 def _away(text: str) -> bool:
-    """Whether the OAuth server is away: the client asks it again, and a token lasts."""
+    """Whether the OAuth server is away: the client tries again, and a token lasts."""
     return _NO_TOKEN in text and not _OAUTH_REFUSAL.search(text)
 
 
@@ -236,7 +236,7 @@ _SHUT_OUT_TEXTS: list[str] = [
     )
 ]
 _NO_TOKEN = "Failed to acquire SASL OAUTHBEARER token"  # noqa: S105
-# RFC 6749, section 5.2: errors that asking again does not mend.
+# RFC 6749, section 5.2: errors that no further request mends.
 _OAUTH_REFUSAL = re.compile(
     "invalid_(client|grant|request|scope)|unauthorized_client|unsupported_grant_type"
 )
@@ -255,4 +255,4 @@ _DENIED: dict[int, Callable[[Kafka, str], str]] = {
     ),
 }
 _REFUSED = frozenset({*_LOGIN, *_DENIED, ck.KafkaError._SSL})  # noqa: SLF001
-"""Login, encryption or a right refused: asking again does not mend it."""
+"""Login, encryption or a right refused: no further request mends it."""

@@ -55,7 +55,7 @@ class Progress(Protocol):
 
 
 class GroupProgress:
-    """Asks a Kafka broker; keeps the contract of `Progress`. For one thread at a time.
+    """Reads it from a Kafka broker; keeps the contract of `Progress`. For one thread at a time.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ class GroupProgress:
 
 
 def newest_of(stamps: Iterable[int], days: float, now: float) -> int:
-    """The newest of some timestamps that can be believed, ms since 1970; 0 where there is none.
+    """The newest of some plausible timestamps, ms since 1970; 0 where there is none.
 
     A sender's clock may be years ahead: what lies more than a day in the future does not count, nor
     what is more than ``days`` later than all others. To leave out a good one costs nothing but a
@@ -190,7 +190,7 @@ def _unknown(partition: Partition, why: str) -> TransientError:
 
 
 class MemoryProgress:
-    """Asks a source in memory; keeps the contract of `Progress`.
+    """Reads it from a source in memory; keeps the contract of `Progress`.
 
     Parameters
     ----------

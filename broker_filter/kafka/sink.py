@@ -138,7 +138,7 @@ class KafkaSink:
                 return
 
     def require(self, topics: Mapping[str, str]) -> None:
-        """Ask for topics before anything is sent: blocks for some seconds where one is missing.
+        """Look for topics before anything is sent: blocks for some seconds where one is missing.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Where messages come from: what a source promises, and what it keeps count of.
+"""Where messages come from: what a source guarantees, and what it keeps count of.
 
 `broker_filter.kafka.consumer` reads from Kafka, `broker_filter.kafka.memory` from a list.
 

@@ -19,7 +19,7 @@ UNKNOWN: Final = "AAAAAAAAAAAAAAAAAAAAAA"  # of a broker that gives its topics n
 
 
 class TopicIds:
-    """Asks a broker for the ids of topics; may be called from any thread.
+    """Reads the ids of topics from a broker; may be called from any thread.
 
     Parameters
     ----------

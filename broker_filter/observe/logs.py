@@ -102,7 +102,7 @@ def configure_logging(
     """Send the logs of this package to a stream (stderr by default); a second call replaces it.
 
     Give what a line should carry as ``extra``: topic, partition, offset, alert_id, model_id,
-    duration_s and the like. Fields whose names speak of secrets are masked.
+    duration_s and the like. Fields that hold secrets, by their names, are masked.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_JsonFormatter() if format == "json" else _TextFormatter())

@@ -118,7 +118,7 @@ class Assessment:
     def restore(self, key: StateKey, state: PartitionState | None) -> None:
         """Begin with the events of a state, or with none.
 
-        Events that another model opened stay open: their id remembers that model, and what this one
+        Events that another model opened stay open: their id is of that model, and what this one
         finds becomes their update, retraction or final.
 
         While it is called, no work of this key may be under way in another thread.

@@ -26,7 +26,7 @@ class Origin:
     received_ms : int
         Kafka timestamp of the newest message behind it, ms since 1970 UTC (0 where unknown).
     silent : bool
-        Its alerts were delivered in an earlier life: it moves its event on and says nothing.
+        Its alerts were delivered before a restart: it moves its event on and gives none.
     """
 
     key: StateKey = ("", 0)

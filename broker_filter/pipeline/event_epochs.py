@@ -1,9 +1,9 @@
 """Epochs of a star over a whole event, which lasts longer than a window.
 
-A window forgets what lies before its start; a fit needs rise, peak and decline. So while an event
-is open, what its windows held is kept here: each new window replaces what is known of its own
-span, and adds to it what came before. Flux is kept in units of the baselines as they were when
-the event opened, since the running baselines take up the event's own light later on.
+A window does not hold what lies before its start; a fit needs rise, peak and decline. So while an
+event is open, what its windows held is kept here: each new window replaces what is known of its own
+span, and adds to it what came before. Flux is kept in units of the baselines as they were when the
+event opened, since the running baselines take up the event's own light later on.
 """
 
 from __future__ import annotations
@@ -123,6 +123,8 @@ def _merged(epochs: StarEpochs, surplus: int, end: int) -> StarEpochs:
     The closest pairs go first, so that what is dense is thinned and what is rare stays; no epoch
     is in two pairs, and the last of each source is in none.
     """
+    # Not on the grid of `broker_filter.windows.thinning`: that one has to know of every late epoch
+    # whether it was merged already. Here each window comes whole, so the pairs may be free.
     first, second = _pairs(epochs, end)
     gap = epochs.mjd_tai[second] - epochs.mjd_tai[first]
     chosen = np.argsort(gap, kind="stable")[:surplus]

@@ -141,7 +141,7 @@ def _by_then(
 def _false_alarms(
     truth: InjectedEvents, positive: Sequence[Sighting], log10_k: float | None
 ) -> dict[str, Any]:
-    """False alarms per star-day, beside what K promises.
+    """False alarms per star-day, beside the bound that K gives.
 
     One window anchored to the grid of T/4 is one sequential test, in which an exact K exceeds k
     with a probability of at most 1/k (Ville's inequality): at most 1 / (k T/4) per star-day.

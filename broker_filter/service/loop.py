@@ -37,7 +37,7 @@ from broker_filter.service.report import Reporter
 from broker_filter.service.restore import Restorer
 from broker_filter.service.snapshots import Captures, SnapshotWriter
 from broker_filter.service.time_order import TimeOrder
-from broker_filter.service.topics import Ask, TopicWatch
+from broker_filter.service.topics import IdsOf, TopicWatch
 from broker_filter.service.worker import Worker
 from broker_filter.types import KeyOf, Message, Partition, StateKey
 
@@ -79,7 +79,7 @@ class Service:
     snapshots : SnapshotWriter or None
     metrics, health
         What the outside may see.
-    ask_ids : callable
+    topic_ids_of : callable
         See `broker_filter.service.topics`.
     key_of : callable
         Says which partitions share their stars, as ``intake`` does.
@@ -96,7 +96,7 @@ class Service:
         snapshots: SnapshotWriter | None,
         metrics: Metrics,
         health: Health,
-        ask_ids: Ask = lambda _: {},
+        topic_ids_of: IdsOf = lambda _: {},
         key_of: KeyOf = lambda partition: partition,
     ) -> None:
         self._settings = settings
@@ -104,7 +104,7 @@ class Service:
         self._metrics, self._health = metrics, health
         self._reporter = Reporter(metrics)
         self._worker = Worker(settings.batch.queue_depth)
-        self._topics = TopicWatch(ask_ids)
+        self._topics = TopicWatch(topic_ids_of)
         self._captures = Captures(snapshots, self._topics.id_of)
         self._outgoing = Outgoing(settings.kafka, delivery, self._reporter)
         self._assignments = Assignments(
@@ -123,7 +123,7 @@ class Service:
         self._source = make_source(self._assignments.gain, self._give_up, self._lose)
 
     def stop(self) -> None:
-        """Ask the loop to drain and end; may be called from a signal handler or a thread."""
+        """Let the loop drain and end; may be called from a signal handler or a thread."""
         self._stop.set()
 
     def run(self) -> None:

@@ -78,7 +78,7 @@ class SnapshotWriter:
                     held.pop(key, None)
 
     def due(self) -> StateKey | None:
-        """The key of the state of which a copy should be taken now, if any; asking takes its turn.
+        """The key of the state of which a copy should be taken now, if any; it is not given again.
 
         None while a copy is on its way, so that there is never more than one beside the windows.
         """

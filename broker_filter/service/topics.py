@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Mapping
 
 from broker_filter.errors import StateError
 
-__all__ = ["Ask", "TopicWatch", "made_anew"]
+__all__ = ["IdsOf", "TopicWatch", "made_anew"]
 
 WATCH_S = 10.0
 
-Ask = Callable[[Collection[str]], Mapping[str, str]]
+IdsOf = Callable[[Collection[str]], Mapping[str, str]]
 """Gives the ids of topics, those that are known for now."""
 
 
@@ -25,17 +25,17 @@ def made_anew(topic: str) -> StateError:
 
 
 class TopicWatch:
-    """A thread that asks for the ids of the topics that are read.
+    """A thread that looks up the ids of the topics that are read.
 
     Parameters
     ----------
-    ask : callable
-        See `Ask`; called in the thread.
+    ids_of : callable
+        See `IdsOf`; called in the thread.
     every_s : float, seconds
     """
 
-    def __init__(self, ask: Ask, every_s: float = WATCH_S) -> None:
-        self._ask, self._every_s = ask, every_s
+    def __init__(self, ids_of: IdsOf, every_s: float = WATCH_S) -> None:
+        self._ids_of, self._every_s = ids_of, every_s
         self._topics: frozenset[str] = frozenset()
         self._ids: dict[str, str] = {}
         self._changed: str | None = None
@@ -69,7 +69,7 @@ class TopicWatch:
             self._wake.wait(self._every_s)
             self._wake.clear()
             topics = self._topics
-            self._note(topics, self._ask(topics) if topics else {})
+            self._note(topics, self._ids_of(topics) if topics else {})
 
     def _note(self, topics: Collection[str], now: Mapping[str, str]) -> None:
         self._ids = {topic: name for topic, name in self._ids.items() if topic in topics}

@@ -305,7 +305,7 @@ class WindowStore:
             self._counts.update(reading.losses)
         kept = np.flatnonzero(reading.window.n)
         slot, part = slots[kept], reading.window.take(kept)
-        # The newest source speaks for the window.
+        # A window has the baseline of its newest source.
         newest = self._points.index(slot, self._points.count[slot].astype(np.int64) - 1)
         series = self._stars.series(slot)
         return WindowBatch(

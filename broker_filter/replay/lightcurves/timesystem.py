@@ -51,7 +51,7 @@ def _words(column: str) -> list[str]:
 
 
 def recognise(column: str, typical: float, file_name: str = "") -> TimeSystem:
-    """Tell the time system of a column.
+    """Find the time system of a column.
 
     Parameters
     ----------

@@ -7,8 +7,8 @@ colour-blind readers tell apart. Nothing here touches the state of pyplot.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from broker_filter.client.figure import require_matplotlib
+from broker_filter.client.figure import INK, open_figure
 from model_zoo.simulate.curves import signal_of
 from model_zoo.simulate.pattern import Pattern
 
@@ -39,7 +39,7 @@ Axes = Any
 Canvas = Any
 Table = Mapping[str, Any]
 
-INK, PALE = "#22252b", "#9aa3af"
+PALE = "#9aa3af"
 COLOURS = {
     "blue": "#0072b2",
     "vermilion": "#d55e00",
@@ -85,10 +85,6 @@ _LINES = {
 }
 _STYLE = {
     "font.size": 9,
-    "axes.edgecolor": PALE,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.8,
-    "axes.titlecolor": INK,
     "axes.titlesize": 9,
     "axes.grid": True,
     "axes.axisbelow": True,
@@ -96,35 +92,12 @@ _STYLE = {
     "grid.linewidth": 0.6,
     "legend.frameon": False,
     "legend.fontsize": 8,
-    "text.color": INK,
-    "xtick.color": "#5b6470",
-    "ytick.color": "#5b6470",
-    "xtick.direction": "in",
-    "ytick.direction": "in",
-    "mathtext.fontset": "dejavusans",
 }
 
 
-@contextmanager
-def figure(path: Path, width: float = 6.4, height: float = 4.2) -> Iterator[Canvas]:
-    """Open a matplotlib ``Figure`` in our style, inches, and write it to ``path`` at the end.
-
-    Raises
-    ------
-    ConfigError
-        matplotlib is not installed.
-    """
-    require_matplotlib()
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context(_STYLE):
-        canvas = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-        FigureCanvasAgg(canvas)
-        yield canvas
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _save(canvas, path)
+def figure(path: Path, width: float = 6.4, height: float = 4.2) -> AbstractContextManager[Canvas]:
+    """Open a matplotlib ``Figure`` (inches) as `open_figure` does, in the style of reports."""
+    return open_figure(path, width, height, style=_STYLE, write=_save)
 
 
 def _save(canvas: Canvas, path: Path) -> None:
