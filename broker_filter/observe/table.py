@@ -179,6 +179,13 @@ _STATE = (
         known=("quiet", "observed"),
     ),
     Metric(
+        "events_dropped_total",
+        "counter",
+        (),
+        "open events whose window was dropped (windows_dropped_total): they get no final",
+        "above 0: raise window.max_stars, or share the stars out over more partitions",
+    ),
+    Metric(
         "snapshots_total",
         "counter",
         ("outcome",),

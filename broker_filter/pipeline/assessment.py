@@ -8,7 +8,7 @@ halves share it.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -31,7 +31,7 @@ from broker_filter.alerts.lifecycle import (
 )
 from broker_filter.inference.scorer import Scored, Scorer
 from broker_filter.observe.metrics import Metrics
-from broker_filter.pipeline.batcher import Work
+from broker_filter.pipeline.batcher import Forgotten, Work
 from broker_filter.pipeline.candidate import Candidate, Memory
 from broker_filter.pipeline.certifier import Certified, Certifier
 from broker_filter.pipeline.event_epochs import extended
@@ -103,6 +103,8 @@ class Assessment:
             Wall clock, ms since 1970 UTC, for the alerts' processing times.
         """
         alerts = [] if work.windows is None else self._evaluate(work, work.windows, now_ms)
+        if work.windows is None:
+            self._forget(deque(work.forgotten), 0)
         captured = {key: self._complete(state) for key, state in work.captured.items()}
         return Outputs(alerts=alerts, offsets=work.offsets, captured=captured)
 
@@ -156,8 +158,9 @@ class Assessment:
         pairs = enumerate(zip(keys, memories, strict=True))
         rows = [row for row, (key, memory) in pairs if key in opening or memory.holds(key)]
         others = OtherBands(work, rows, self._scorer)
-        alerts = []
+        alerts, forgotten = [], deque(work.forgotten)
         for row in rows:
+            self._forget(forgotten, row)
             # An earlier row of the same star may have opened its event, or ended it.
             if not (above[row] or memories[row].holds(keys[row])):
                 continue
@@ -167,7 +170,19 @@ class Assessment:
             # A silent alert was needed all the same: its peak decides how the event ends.
             if alert is not None and not work.origins[row].silent:
                 alerts.append(alert)
+        self._forget(forgotten, len(batch))
         return alerts
+
+    def _forget(self, forgotten: deque[Forgotten], row: int) -> None:
+        """Let go of the stars whose windows were dropped before a row, so that memory is bounded.
+
+        An open event among them ends without an alert, as there is no window to say it of; it is
+        counted. So does the event of a star that is never observed again.
+        """
+        while forgotten and forgotten[0].row <= row:
+            gone = forgotten.popleft()
+            memory = self._memories[gone.key]
+            self._metrics.inc("events_dropped_total", sum(map(memory.forget, gone.stars)))
 
     def _take_safely(
         self, window: Candidate, others: OtherBands, times: ProcessingTimes

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from broker_filter.alerts.lifecycle import EventKey
 from broker_filter.state.partition import PartitionState
 from broker_filter.types import IntArray, Partition, StateKey, WindowBatch
 
-__all__ = ["Batcher", "Origin", "Work"]
+__all__ = ["Batcher", "Forgotten", "Origin", "Work"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,33 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Stars whose windows were dropped, and the row of the batch before which that was.
+
+    Parameters
+    ----------
+    row : int
+        The length of the batch where it was after all of it.
+    key : (str, int)
+        Of their state.
+    stars : list of (str, StarId, str)
+        Survey, star and band.
+    """
+
+    row: int
+    key: StateKey
+    stars: list[EventKey]
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """Windows to evaluate, in order, and the offsets that may be committed after it.
 
     ``windows`` is None where the messages made none due; ``origins`` has an entry for each of them.
     ``others`` are windows of the same stars in other bands; ``owner``, shape (len(others),), says
     to which row of ``windows`` each belongs.
-    ``captured`` are states as they are once this work is done, still without events.
+    ``captured`` are states as they are once this work is done, still without events; what is
+    ``forgotten`` is in order.
     """
 
     windows: WindowBatch | None
@@ -50,6 +71,7 @@ class Work:
     others: WindowBatch | None = None
     owner: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     captured: dict[StateKey, PartitionState] = field(default_factory=dict)
+    forgotten: list[Forgotten] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +80,11 @@ class _Gathered:
     origin: Origin
     others: WindowBatch | None
     owner: IntArray | None
+
+    @property
+    def key(self) -> StateKey:
+        """Of the state of its stars."""
+        return self.origin.key
 
 
 class Batcher:
@@ -71,7 +98,7 @@ class Batcher:
 
     def __init__(self, flush_windows: int = 1024, max_wait_s: float = 2.0) -> None:
         self._flush_windows, self._max_wait_s = flush_windows, max_wait_s
-        self._windows: list[_Gathered] = []
+        self._taken: list[_Gathered | Forgotten] = []
         self._offsets: dict[Partition, int] = {}
         self._since: float | None = None
 
@@ -95,8 +122,13 @@ class Batcher:
             As of `Work`, with rows of ``windows``.
         """
         if len(windows):
-            self._windows.append(_Gathered(windows, origin, others, owner))
+            self._taken.append(_Gathered(windows, origin, others, owner))
             self._since = now if self._since is None else self._since
+
+    def forget(self, key: StateKey, stars: list[EventKey], now: float) -> None:
+        """Note that windows were dropped: what is known of their stars goes in the same order."""
+        self._taken.append(Forgotten(0, key, stars))
+        self._since = now if self._since is None else self._since
 
     def note_offsets(self, offsets: Mapping[Partition, int], now: float) -> None:
         """Take the next offset to read after the messages taken so far."""
@@ -107,23 +139,40 @@ class Batcher:
         """Whether to flush now."""
         if self._since is None:
             return False
-        full = sum(len(each.windows) for each in self._windows) >= self._flush_windows
-        return full or now - self._since >= self._max_wait_s
+        return (
+            sum(len(each.windows) for each in self._windows) >= self._flush_windows
+            or now - self._since >= self._max_wait_s
+        )
 
     def flush(self) -> Work | None:
         """Hand over everything; None if there is nothing. Offsets move on without windows too."""
         if self._since is None:
             return None
         gathered = self._windows
+        forgotten = list(self._dropped())
         windows = _joined([each.windows for each in gathered]) if gathered else None
         origins = [each.origin for each in gathered for _ in range(len(each.windows))]
-        work = Work(windows, self._offsets, origins, *_joined_others(gathered))
-        self._windows, self._offsets, self._since = [], {}, None
+        others = _joined_others(gathered)
+        work = Work(windows, self._offsets, origins, *others, forgotten=forgotten)
+        self._taken, self._offsets, self._since = [], {}, None
         return work
+
+    @property
+    def _windows(self) -> list[_Gathered]:
+        return [each for each in self._taken if isinstance(each, _Gathered)]
+
+    def _dropped(self) -> Iterator[Forgotten]:
+        """What is to be forgotten, each with the rows of the windows that came before."""
+        row = 0
+        for each in self._taken:
+            if isinstance(each, Forgotten):
+                yield replace(each, row=row)
+            else:
+                row += len(each.windows)
 
     def drop(self, partitions: Collection[Partition], keys: Collection[StateKey]) -> None:
         """Forget offsets of partitions that others own now, and windows of states that went."""
-        self._windows = [each for each in self._windows if each.origin.key not in keys]
+        self._taken = [each for each in self._taken if each.key not in keys]
         self._offsets = {p: n for p, n in self._offsets.items() if p not in partitions}
 
 

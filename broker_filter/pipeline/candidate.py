@@ -27,7 +27,10 @@ __all__ = ["Candidate", "Memory"]
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is kept of the stars of one state: open events, their epochs, certifications."""
+    """What is kept of the stars of one state: events, their epochs, certifications.
+
+    It holds stars alone that have a window: what `WindowStore.shed` drops is forgotten here too.
+    """
 
     events: dict[EventKey, EventState] = field(default_factory=dict)
     epochs: dict[EventKey, StarEpochs] = field(default_factory=dict)
@@ -53,6 +56,13 @@ class Memory:
     def holds(self, key: EventKey) -> bool:
         """Whether there is anything about a star and band."""
         return key in self.events or key in self.certifications
+
+    def forget(self, key: EventKey) -> bool:
+        """Let go of a star and band whose window was dropped; whether its event was open."""
+        event = self.events.pop(key, None)
+        self.epochs.pop(key, None)
+        self.certifications.pop(key, None)
+        return event is not None and not event.closed
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,14 +284,15 @@ class Intake:
             if shed:  # what is wanted of a star that was dropped has changed
                 parts = self._decoder.decode(message, kept.store.wanted_from).photometry
             self._insert_waves(kept, [parts], now, origin)
-            shed |= self._shed(kept, origin.key)
+            shed |= self._shed(kept, origin.key, now)
 
-    def _shed(self, kept: _Kept, key: StateKey) -> bool:
+    def _shed(self, kept: _Kept, key: StateKey, now: float) -> bool:
         """Drop the quietest windows where there are too many; whether there were."""
         shed = kept.store.shed()
         if shed is None:
             return False
         kept.schedule.keep(shed.kept)
+        self._batcher.forget(key, shed.gone, now)
         self._metrics.inc("windows_dropped_total", shed.quiet, kind="quiet")
         self._metrics.inc("windows_dropped_total", shed.observed, kind="observed")
         if not kept.has_shed:

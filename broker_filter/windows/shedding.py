@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from broker_filter.types import FloatArray, IntArray
+from broker_filter.types import FloatArray, IntArray, StarId
 
 __all__ = ["SHARE", "Shed", "quietest"]
 
@@ -24,7 +24,7 @@ SHARE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Shed:
-    """Which windows stayed.
+    """Which windows stayed, and which went.
 
     Parameters
     ----------
@@ -32,11 +32,14 @@ class Shed:
         Their slots, ascending; from now on the i-th of them is slot i.
     quiet, observed : int
         How many went that had no epoch for the length of a window, and how many that had.
+    gone : list of (str, StarId, str)
+        Survey, star and band of those that went.
     """
 
     kept: IntArray
     quiet: int
     observed: int
+    gone: list[tuple[str, StarId, str]]
 
 
 def quietest(newest: FloatArray, n: int, name: Callable[[int], tuple[str, ...]]) -> IntArray:

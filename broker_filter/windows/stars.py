@@ -120,6 +120,11 @@ class Stars:
         star = self.name[slot]
         return (type(star).__name__, str(star), *self._series[self._series_of[slot]])
 
+    def keys(self, slots: IntArray) -> list[tuple[str, StarId, str]]:
+        """Survey, star and band of each of these slots."""
+        of = zip(slots.tolist(), self.series(slots), strict=True)
+        return [(survey, self.name[slot], band) for slot, (survey, band) in of]
+
     def _index(self) -> None:
         """Find the slots of all stars anew."""
         self._slot_of = {series: {} for series in self._series}

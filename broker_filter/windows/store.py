@@ -275,9 +275,9 @@ class WindowStore:
         n = len(self) - self._max_stars + self._max_stars // SHARE
         gone = quietest(self.newest, n, self._stars.label)
         observed = int((self.newest[gone] > self.newest.max() - self.window_days).sum())
-        kept = np.delete(np.arange(len(self)), gone)
+        kept, keys = np.delete(np.arange(len(self)), gone), self._stars.keys(gone)
         self._keep(kept)
-        return Shed(kept, n - observed, observed)
+        return Shed(kept, n - observed, observed, keys)
 
     def _keep(self, slots: IntArray) -> None:
         self._newest, self._last_row = self._newest[slots], self._last_row[slots]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_filter.inference.buckets import by_bucket
-from broker_filter.pipeline.batcher import Batcher
+from broker_filter.pipeline.batcher import Batcher, Forgotten, Origin
 from broker_filter.types import WindowBatch
 
 BUCKETS = (128, 256, 512, 1000)
@@ -50,6 +50,31 @@ def test_enough_windows_are_due_at_once() -> None:
     assert not batcher.due(0.0)
     batcher.add(windows([1]), 0.0)
     assert batcher.due(0.0)
+
+
+def test_what_is_forgotten_stands_between_the_windows_before_and_after() -> None:
+    batcher = Batcher()
+    star = [("test", "s0", "r")]
+    batcher.add(windows([1, 1]), 0.0, Origin(("a", 0)))
+    batcher.add(windows([1]), 0.0, Origin(("b", 0)))
+    batcher.forget(("a", 1), star, 0.0)
+    batcher.add(windows([1]), 0.0, Origin(("b", 0)))
+    batcher.forget(("b", 0), star, 0.0)
+    batcher.drop([], [("b", 0)])
+    batcher.forget(("c", 0), star, 0.0)
+    work = batcher.flush()
+    assert work is not None
+    assert work.forgotten == [Forgotten(2, ("a", 1), star), Forgotten(2, ("c", 0), star)]
+
+
+def test_what_is_forgotten_alone_is_work() -> None:
+    batcher = Batcher()
+    batcher.forget(("a", 0), [], 0.0)
+    work = batcher.flush()
+    assert work is not None
+    assert work.windows is None
+    assert len(work.forgotten) == 1
+    assert batcher.flush() is None
 
 
 def test_the_first_taken_waits_no_longer_than_allowed() -> None:

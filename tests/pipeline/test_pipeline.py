@@ -106,6 +106,7 @@ def make_pipeline(
     model_id: str = "peak-test-0.0.1",
     options: AssessmentOptions | None = None,
     key_of: KeyOf = lambda where: where,
+    max_stars: int | None = None,
 ) -> Pipeline:
     stub: Any = scorer or PeakScorer()
     metrics = metrics or Metrics()
@@ -113,7 +114,7 @@ def make_pipeline(
         Decoder("photometry"),
         Limits(),
         Batcher(flush_windows=1_000_000, max_wait_s=2.0),
-        WindowStore,
+        lambda: WindowStore(max_stars=max_stars),
         lambda: Schedule(every_days, min_points),
         metrics,
         key_of,
