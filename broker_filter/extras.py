@@ -50,18 +50,26 @@ def require(package: str, purpose: str) -> None:
 
 
 @contextmanager
-def named_extras(purpose: str) -> Iterator[None]:
-    """Turn the failed import of a package of an extra into the message of `require`."""
+def named_extras(purpose: str, extra: str | None = None) -> Iterator[None]:
+    """Turn the failed import of a package of an extra into the message of `require`.
+
+    Parameters
+    ----------
+    purpose : str
+    extra : str, optional
+        The extra that brings all that is needed, where that is not the missing package's own.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
         if package not in EXTRA_OF:
             raise
-        raise _missing(package, purpose) from None
+        raise _missing(package, purpose, extra) from None
 
 
-def _missing(package: str, purpose: str) -> ConfigError:
+def _missing(package: str, purpose: str, extra: str | None = None) -> ConfigError:
+    wanted = extra or EXTRA_OF[package]
     return ConfigError(
-        f"{purpose}: {package} is not installed: pip install 'broker-filter[{EXTRA_OF[package]}]'"
+        f"{purpose}: {package} is not installed: pip install 'broker-filter[{wanted}]'"
     )

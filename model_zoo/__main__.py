@@ -14,7 +14,7 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``model_zoo.cli.main``; the exit status is 2 where a package is missing."""
     try:
-        with named_extras("model-zoo"):
+        with named_extras("model-zoo", extra="train"):
             from model_zoo import cli
 
             return cli.main(argv)

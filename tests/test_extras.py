@@ -106,6 +106,7 @@ def test_the_trainer_names_its_extra() -> None:
     done = light("model-zoo", "--help")
     assert done.returncode == 2
     assert done.stderr.startswith("model-zoo: ")
+    assert "pip install 'broker-filter[train]'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
