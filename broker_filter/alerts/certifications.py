@@ -5,8 +5,8 @@ window that is certified again and again has more chances to be wrong, so certif
 by the weight 1 / (j (j + 1)). These weights sum to one: over all certifications of one window
 together the bound holds as for a single one. They are spaced by growth of the network's K, so that
 they stay few. Once the network's K has fallen below the trigger the last certificate is void, but
-it still counts: looks at one window do not begin anew. A certificate of another window says nothing
-of the one that has taken its place.
+it still counts: the count of one window does not begin anew. A certificate of another window says
+nothing of the one that has taken its place.
 """
 
 from __future__ import annotations

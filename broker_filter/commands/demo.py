@@ -132,8 +132,11 @@ def _summary(
 ) -> dict[str, Any]:
     alerted = {int(alert.star_id) for alert in alerts}
     detectable = {star for star, lens in field.truth.items() if lens.snr >= DETECTABLE_SNR}
-    false_stars, looks = len(alerted - set(field.truth)), int(metrics.value("log_bayes_factor"))
-    expected = _expected_false_stars(field, entry, looks)
+    false_stars, evaluations = (
+        len(alerted - set(field.truth)),
+        int(metrics.value("log_bayes_factor")),
+    )
+    expected = _expected_false_stars(field, entry, evaluations)
     most = most_false_stars(expected)
     return {
         "stars": len(field.star),
@@ -146,7 +149,7 @@ def _summary(
         "false_alert_stars_expected": round(expected, 3),
         "false_alert_stars_allowed": most,
         "alerts": len(alerts),
-        "windows_evaluated": looks,
+        "windows_evaluated": evaluations,
         "dead_letters": int(metrics.total("records_dead_total")),
         "seconds": round(time.monotonic() - began, 1),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
@@ -157,12 +160,12 @@ def _summary(
     }
 
 
-def _expected_false_stars(field: MadeUpField, entry: Entry, looks: int) -> float:
+def _expected_false_stars(field: MadeUpField, entry: Entry, evaluations: int) -> float:
     constant = len(field.star) - len(field.truth)
     return expected_false_stars(
         entry.card.evaluation.get("k_tail", []),
         entry.threshold,
-        looks=round(looks * constant / len(field.star)),
+        evaluations=round(evaluations * constant / len(field.star)),
         windows=constant * field.windows(entry.window_days),
     )
 

@@ -15,7 +15,7 @@ from broker_filter.schemas import schema_id
 
 __all__ = ["Progress"]
 
-LOOK_S = 0.5
+CHECK_S = 0.5
 LINE_SHARE, LINE_S = 0.05, 15.0
 """A line is written after so much more of the whole, and at the latest after so many seconds."""
 
@@ -86,5 +86,5 @@ class Progress:
         return int(self._metrics.value("alerts_published_total", schema=schema_id("alert")))
 
     def _run(self) -> None:
-        while not self._over.wait(LOOK_S):
+        while not self._over.wait(CHECK_S):
             self.show()

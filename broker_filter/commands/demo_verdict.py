@@ -15,7 +15,7 @@ CHANCE = 1e-3
 
 
 def expected_false_stars(
-    k_tail: Sequence[Mapping[str, float]], threshold: float, *, looks: int, windows: int
+    k_tail: Sequence[Mapping[str, float]], threshold: float, *, evaluations: int, windows: int
 ) -> float:
     """At most how many constant stars are expected to be alerted.
 
@@ -23,18 +23,18 @@ def expected_false_stars(
     ----------
     k_tail : sequence of mapping
         Of the card: the share ``observed`` of simulated windows without an event of which K reached
-        ``k``. That share times the number of looks is more than the stars that any look alerts,
-        since looks at one window are much alike. Where the card has none, P(K >= k) <= 1/k holds
-        for a window, however often it is looked at.
+        ``k``. That share times the number of evaluations is more than the stars that any of them
+        alerts, since those of one window are much alike. Where the card has none, P(K >= k) <= 1/k
+        holds for a window, however often it is evaluated.
     threshold : float
         log10 K.
-    looks, windows : int
+    evaluations, windows : int
         Evaluations of constant stars, and how many windows they had.
     """
     k = 10.0**threshold
     known = [row["observed"] for row in k_tail if row["observed"] > 0 and row["k"] <= k]
     bound = windows / k
-    return float(min(looks * min(known), bound)) if known else bound
+    return float(min(evaluations * min(known), bound)) if known else bound
 
 
 def most_false_stars(expected: float) -> int:

@@ -29,8 +29,8 @@ _GONE = {
     ck.KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
 }
 
-LOOK_S = 5.0
-"""Between two looks at the topics, while partitions wait for others."""
+CHECK_S = 5.0
+"""Between two checks of the topics, while partitions wait for others."""
 REJOIN_S = 600.0
 """A member that is shut out twice within this time has a living twin, and does not come back."""
 
@@ -74,7 +74,7 @@ class KafkaSource:
         self._closed = False
         self._fetched_bytes = 0
         self._parted: set[Partition] = set()
-        self._next_look, self._warned = 0.0, False
+        self._next_check, self._warned = 0.0, False
         self._reachable = True  # `connect` waits for a broker
         self._shut_out: float | None = None
         self._open()
@@ -97,7 +97,7 @@ class KafkaSource:
 
     def _poll(self, max_messages: int, timeout_s: float) -> list[Message]:
         self._begin()
-        if self._parted and time.monotonic() > self._next_look:
+        if self._parted and time.monotonic() > self._next_check:
             self._hand_over()
         first = self._errors.call(self._consumer.poll, timeout_s)
         raws = [] if first is None else [first]  # an empty message counts as false
@@ -318,7 +318,7 @@ class KafkaSource:
         if self._kafka.patterns:
             self._parted |= gained
             # Later: the client must not be called within its callback.
-            self._next_look, self._warned = 0.0, False
+            self._next_check, self._warned = 0.0, False
         elif on_assign and gained:
             on_assign(gained)
         _log.info("partitions_assigned", extra={"count": len(gained)})
@@ -328,7 +328,7 @@ class KafkaSource:
 
         The topics of a pattern are looked at for that, and refused where they cannot share.
         """
-        self._next_look = time.monotonic() + LOOK_S
+        self._next_check = time.monotonic() + CHECK_S
         try:
             there = self._count_partitions()
             require_matched(self._kafka, {topic for topic, _ in self._parted})

@@ -35,7 +35,7 @@ from broker_filter.pipeline.batcher import Forgotten, Work
 from broker_filter.pipeline.candidate import Candidate, Memory
 from broker_filter.pipeline.certifier import Certified, Certifier
 from broker_filter.pipeline.event_epochs import extended
-from broker_filter.pipeline.losses import Losses
+from broker_filter.pipeline.lost_evaluations import LostEvaluations
 from broker_filter.pipeline.options import AssessmentOptions
 from broker_filter.pipeline.other_bands import OtherBands
 from broker_filter.state.columns import Column
@@ -84,8 +84,8 @@ class Assessment:
         self._scorer, self._options = scorer, options
         self._rule, self._provenance, self._metrics = options.rule, provenance, metrics
         self._common = Common(provenance, options.rule.threshold, options.prior_odds, magnification)
-        self._losses = Losses(metrics)
-        self._certifier = Certifier(scorer, options, self._losses, metrics)
+        self._lost = LostEvaluations(metrics)
+        self._certifier = Certifier(scorer, options, self._lost, metrics)
         self._memories: defaultdict[StateKey, Memory] = defaultdict(Memory)
 
     def warm_up(self) -> None:
@@ -196,9 +196,9 @@ class Assessment:
                 window.memory.events.pop(window.key, None)
             else:
                 window.memory.events[window.key] = before
-            self._losses.note(window, error, "decision")
+            self._lost.note(window, error, "decision")
             return None
-        self._losses.end_row()
+        self._lost.end_row()
         return alert
 
     def _take(self, window: Candidate, others: OtherBands, times: ProcessingTimes) -> Alert | None:
@@ -206,7 +206,7 @@ class Assessment:
         try:
             certified = self._certifier.certified(window)
         except Exception as error:  # noqa: BLE001  the alert can do without
-            self._losses.note(window, error, "certified")
+            self._lost.note(window, error, "certified")
             if self._rule.certified_decides:
                 return None
             certified = Certified()

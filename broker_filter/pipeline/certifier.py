@@ -15,7 +15,7 @@ from broker_filter.inference.noise_family import NoiseFamily
 from broker_filter.inference.scorer import Scorer
 from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.candidate import Candidate
-from broker_filter.pipeline.losses import Losses
+from broker_filter.pipeline.lost_evaluations import LostEvaluations
 from broker_filter.pipeline.options import AssessmentOptions
 from broker_filter.types import Fit, NotFitted, StarEpochs
 
@@ -63,16 +63,16 @@ class Certifier:
     ----------
     scorer : Scorer
     options : AssessmentOptions
-    losses : Losses
+    lost : LostEvaluations
         Takes fits that fail where an alert can do without.
     metrics : Metrics
     """
 
     def __init__(
-        self, scorer: Scorer, options: AssessmentOptions, losses: Losses, metrics: Metrics
+        self, scorer: Scorer, options: AssessmentOptions, lost: LostEvaluations, metrics: Metrics
     ) -> None:
         self._scorer, self._options = scorer, options
-        self._losses, self._metrics = losses, metrics
+        self._lost, self._metrics = lost, metrics
 
     def certified(self, window: Candidate) -> Certified:
         """The certification that counts now: the last one of the window, or a new one.
@@ -106,7 +106,7 @@ class Certifier:
         try:
             return self._certify(window)
         except Exception as error:  # noqa: BLE001  the alert can do without
-            self._losses.note(window, error, "certified")
+            self._lost.note(window, error, "certified")
             return found
 
     def fit_of_event(
@@ -124,7 +124,7 @@ class Certifier:
         try:
             fit = self._fit(window, epochs, "event")
         except Exception as error:  # noqa: BLE001  the alert has the window's fit
-            self._losses.note(window, error, "event")
+            self._lost.note(window, error, "event")
             return found.fit
         return fit if isinstance(fit, Fit) else found.fit
 

@@ -31,7 +31,7 @@ Publish = Callable[[Sink], None]
 
 STALL_S = 600.0
 """So long may nothing move at all: no message settled, no epoch taken, no window evaluated."""
-LOOK_S = 0.05
+CHECK_S = 0.05
 """Between two questions how far the filter has come."""
 GRACE_S = 2.0
 """After a failure, for alerts that are out already but not yet read."""
@@ -130,7 +130,7 @@ class _Publisher:
             _LastKnown(self._progress),
             stall_s=STALL_S,
             work=self._work,
-            pause=lambda _: self._stopped.wait(LOOK_S),
+            pause=lambda _: self._stopped.wait(CHECK_S),
         )
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
 
@@ -174,7 +174,7 @@ class _Publisher:
                     f"{left} of {sent.total()} messages not settled, and nothing has moved"
                     f" for {STALL_S:g} s"
                 )
-            if self._stopped.wait(LOOK_S):
+            if self._stopped.wait(CHECK_S):
                 return
 
 

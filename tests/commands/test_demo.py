@@ -24,15 +24,17 @@ TAIL = [
 
 
 class TestVerdict:
-    def test_expected_are_the_looks_times_the_rate_on_the_card(self):
-        assert expected_false_stars(TAIL, 3.0, looks=200_000, windows=10**9) == pytest.approx(2.0)
+    def test_expected_are_the_evaluations_times_the_rate_on_the_card(self):
+        found = expected_false_stars(TAIL, 3.0, evaluations=200_000, windows=10**9)
+        assert found == pytest.approx(2.0)
 
     def test_where_nothing_was_seen_the_rate_of_a_lower_k_is_a_bound(self):
-        assert expected_false_stars(TAIL, 4.5, looks=200_000, windows=10**9) == pytest.approx(2.0)
+        found = expected_false_stars(TAIL, 4.5, evaluations=200_000, windows=10**9)
+        assert found == pytest.approx(2.0)
 
     @pytest.mark.parametrize("tail", [[], TAIL[1:]], ids=["no table", "begins above"])
     def test_without_a_rate_k_itself_is_the_bound(self, tail):
-        assert expected_false_stars(tail, 2.0, looks=10**6, windows=700) == pytest.approx(7.0)
+        assert expected_false_stars(tail, 2.0, evaluations=10**6, windows=700) == pytest.approx(7.0)
 
     @pytest.mark.parametrize("mean", [0.0, 0.3, 1.1, 2.4, 40.0])
     def test_a_run_as_good_as_stated_fails_with_the_stated_chance_at_most(self, mean):

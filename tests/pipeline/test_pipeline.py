@@ -675,7 +675,7 @@ def test_a_k_that_is_not_a_number_loses_that_star_alone(alerts: list[Alert]) -> 
 
 
 def test_where_every_evaluation_fails_the_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker_filter.pipeline.losses.MAX_LOST_IN_A_ROW", 2)
+    monkeypatch.setattr("broker_filter.pipeline.lost_evaluations.MAX_LOST_IN_A_ROW", 2)
     pipeline = make_pipeline(FaultyScorer("posterior"))
     with pytest.raises(RuntimeError, match="no samples"):
         pipeline.step(STREAM, 0.0, flush=True)

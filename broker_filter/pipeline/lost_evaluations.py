@@ -8,7 +8,7 @@ from typing import Final
 from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.candidate import Candidate
 
-__all__ = ["Losses"]
+__all__ = ["LostEvaluations"]
 
 _log = logging.getLogger(__name__)
 
@@ -16,7 +16,7 @@ MAX_LOST_IN_A_ROW: Final = 1000
 """So many failed evaluations without one that works are no star's fault: the process ends."""
 
 
-class Losses:
+class LostEvaluations:
     """What failed for single windows.
 
     Parameters
