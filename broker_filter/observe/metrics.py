@@ -85,8 +85,10 @@ class Metrics:
 
     def value(self, name: str, **labels: object) -> float:
         """Return a counter, a gauge, or how many values a histogram holds; 0 before the first."""
-        suffix = "_count" if _TABLE[name].kind == "histogram" else ""
         key = dict(zip(_TABLE[name].labels, _label_values(_TABLE[name], labels), strict=True))
+        suffix = ""
+        if _TABLE[name].kind == "histogram":  # one with negative bounds has no sample _count
+            suffix, key = "_bucket", {**key, "le": "+Inf"}
         return self.registry.get_sample_value(PREFIX + name + suffix, key) or 0.0
 
     def total(self, name: str) -> float:

@@ -63,6 +63,14 @@ def test_histogram_counts_up_to_and_with_each_bound():
     assert metrics.value("batch_fill_ratio") == 5
 
 
+@pytest.mark.parametrize("name", ["batch_windows", "log_bayes_factor"])
+def test_the_value_of_a_histogram_is_how_many_it_holds(name):
+    metrics = Metrics()
+    assert metrics.value(name) == 0
+    metrics.observe(name, [-3.0, 0.0, 1e9])
+    assert metrics.value(name) == 3
+
+
 def test_instances_are_independent():
     one, two = Metrics(), Metrics()
     one.inc("backpressure_seconds_total", 2.5)
