@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,7 +16,10 @@ from broker_filter.decode.native import encode_photometry
 from broker_filter.schemas import schema_folder, schema_header, schema_id
 from broker_filter.types import Message, Photometry, StarId
 
-__all__ = ["alert", "alert_sample", "message", "photometry", "settings"]
+if TYPE_CHECKING:
+    from broker_filter.inference.zoo import Card
+
+__all__ = ["alert", "alert_sample", "card", "message", "photometry", "settings"]
 
 _NAMES = {"survey": "test", "band": "r", "source": ""}
 _COLUMNS = {
@@ -101,3 +104,21 @@ def alert_sample() -> bytes:
 def alert(**changes: Any) -> Alert:
     """The alert of the filed sample, but for the fields given."""
     return replace(from_avro(alert_sample()), **changes)
+
+
+def card(model_id: str) -> Card:
+    """The card of an entry of the zoo that was not trained."""
+    from broker_filter.inference.zoo import Card  # torch, which few tests need
+
+    return Card(
+        model_id=model_id,
+        summary="untrained",
+        created="2026-01-01T00:00:00+00:00",
+        inputs={},
+        outputs={},
+        training={},
+        evaluation={},
+        limits=["all"],
+        runtime={},
+        gate={"log10_k": 2.5},
+    )

@@ -30,6 +30,7 @@ def tiny_entry(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     from broker_filter.inference import zoo
     from broker_filter.inference.network import Network
+    from tests import build
 
     config = {
         "window": {"days": 20.0, "max_points": 1000, "buckets": [128, 256, 512, 1000]},
@@ -38,18 +39,7 @@ def tiny_entry(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "flow": {"transforms": 1, "hidden": [8], "bins": 4},
         "prior": {"name": "box", "low": [0, 0, -1, -2, 0.1], "high": [20, 1.5, 1.3, 1, 1]},
     }
-    card = zoo.Card(
-        model_id="fspl-tiny-0.0.1",
-        summary="untrained",
-        created="2026-01-01T00:00:00+00:00",
-        inputs={},
-        outputs={},
-        training={},
-        evaluation={},
-        limits=["all"],
-        runtime={},
-        gate={"log10_k": 2.5},
-    )
+    card = build.card("fspl-tiny-0.0.1")
     with torch.random.fork_rng():
         torch.manual_seed(1)
         network = Network(config)

@@ -132,10 +132,8 @@ def _summary(
 ) -> dict[str, Any]:
     alerted = {int(alert.star_id) for alert in alerts}
     detectable = {star for star, lens in field.truth.items() if lens.snr >= DETECTABLE_SNR}
-    false_stars, evaluations = (
-        len(alerted - set(field.truth)),
-        int(metrics.value("log_bayes_factor")),
-    )
+    false_stars = len(alerted - set(field.truth))
+    evaluations = int(metrics.value("log_bayes_factor"))
     expected = _expected_false_stars(field, entry, evaluations)
     most = most_false_stars(expected)
     return {

@@ -20,6 +20,7 @@ from broker_filter.errors import ModelError
 from broker_filter.inference import zoo
 from broker_filter.inference.network import Network
 from broker_filter.types import PARAMETERS
+from tests import build
 
 CONFIG: dict[str, Any] = {
     "window": {"days": 20.0, "max_points": 1000, "buckets": [128, 256, 512, 1000]},
@@ -31,18 +32,7 @@ CONFIG: dict[str, Any] = {
 
 
 def make_card(model_id: str = "fspl-test-0.0.1") -> zoo.Card:
-    return zoo.Card(
-        model_id=model_id,
-        summary="untrained",
-        created="2026-01-01T00:00:00+00:00",
-        inputs={},
-        outputs={},
-        training={},
-        evaluation={},
-        limits=["all"],
-        runtime={},
-        gate={"log10_k": 2.5},
-    )
+    return build.card(model_id)
 
 
 def make_network(seed: int = 1) -> Network:

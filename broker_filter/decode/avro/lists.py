@@ -27,7 +27,7 @@ from broker_filter.decode.selection import (
     too_many_items,
 )
 
-__all__ = ["Known", "Oldest", "Reader", "read_records", "read_rows"]
+__all__ = ["Known", "Oldest", "ValueReader", "read_records", "read_rows"]
 
 Oldest: TypeAlias = Mapping[Any, float]
 """By band, as the packet writes it, the time from which on epochs are wanted; others all are."""
@@ -35,7 +35,7 @@ Oldest: TypeAlias = Mapping[Any, float]
 Known: TypeAlias = Callable[[Mapping[str, Any]], Oldest]
 """From what was read of a packet before a list to what of that list is wanted."""
 
-Reader: TypeAlias = Callable[[bytes, int, Oldest], tuple[Any, int]]
+ValueReader: TypeAlias = Callable[[bytes, int, Oldest], tuple[Any, int]]
 """From where a value begins to what is selected of it, and where it ends."""
 
 MAX_EMPTY_ITEMS: Final = 100
@@ -44,7 +44,7 @@ MAX_EMPTY_ITEMS: Final = 100
 _ANY_TIME: Final = float("-inf")
 
 
-def read_rows(whole: Run, glance: Run | None, many: Many, *, takes_bytes: bool) -> Reader:
+def read_rows(whole: Run, glance: Run | None, many: Many, *, takes_bytes: bool) -> ValueReader:
     """Reader of a list whose items are one run each.
 
     Parameters
@@ -147,7 +147,7 @@ class _Limits(dict[bytes | None, float]):
         return limit
 
 
-def read_records(item: Reader, many: Many, *, takes_bytes: bool) -> Reader:
+def read_records(item: ValueReader, many: Many, *, takes_bytes: bool) -> ValueReader:
     """Reader of a list of whose items ``item`` reads each into a dict, or None."""
 
     def read(value: bytes, at: int, oldest: Oldest) -> tuple[dict[str, NDArray[Any]], int]:

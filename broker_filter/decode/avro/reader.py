@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from broker_filter.decode.avro.lists import Known, Oldest, Reader, read_records, read_rows
+from broker_filter.decode.avro.lists import Known, Oldest, ValueReader, read_records, read_rows
 from broker_filter.decode.avro.run import Fields, Run
 from broker_filter.decode.avro.schema import AvroType, WriterSchema
 from broker_filter.decode.avro.skip import read_branch
@@ -143,7 +143,7 @@ class _Compiler:
 
         return step
 
-    def _reader(self, avro_type: AvroType, want: Leaf | Many | Selection) -> Reader:
+    def _reader(self, avro_type: AvroType, want: Leaf | Many | Selection) -> ValueReader:
         """Reader of a list or a record, wherever a type allows for one."""
         kind, definition = self._schema.resolve(avro_type)
         if kind == "union" and isinstance(definition, list):
@@ -156,7 +156,7 @@ class _Compiler:
         skip = self._fields.skips.of(avro_type)
         return lambda value, at, _: (absent(want), skip(value, at))
 
-    def _list(self, items: AvroType, many: Many) -> Reader:
+    def _list(self, items: AvroType, many: Many) -> ValueReader:
         takes_bytes = self._fields.sizes.of(items) != 0
         whole = self._fields.item(items, many.fields, alone=(many.time, many.band))
         if whole is None:
@@ -182,7 +182,7 @@ def _leaves(run: Run) -> Step:
     return step
 
 
-def _by_branch(readers: Sequence[Reader]) -> Reader:
+def _by_branch(readers: Sequence[ValueReader]) -> ValueReader:
     def read(value: bytes, at: int, oldest: Oldest) -> tuple[Any, int]:
         index, at = read_branch(value, at, len(readers))
         return readers[index](value, at, oldest)
