@@ -24,6 +24,7 @@ EXTRA_OF = {
     "matplotlib": "plot",
     "pyarrow": "parquet",
     "VBMicrolensing": "train",
+    "dynesty": "train",
     "emcee": "train",
     "tarp": "train",
 }

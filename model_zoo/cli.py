@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from broker_filter.errors import BrokerFilterError
 from broker_filter.inference import zoo
 from broker_filter.observe.text import aligned_table, printable_lines
-from model_zoo.evaluate.sets import FULL, QUICK
+from model_zoo.evaluate.sets import FULL, FULL_PROOF, QUICK, QUICK_PROOF, Proof
 from model_zoo.evaluate.suite import PARTS, card_figures, evaluate
 from model_zoo.training.config import load_config
 from model_zoo.training.entry import file_entry, refile
@@ -23,6 +24,11 @@ from model_zoo.training.train import Trainer
 
 __all__ = ["main"]
 
+PROVED = {
+    "fits": "whose fit is set beside the flow",
+    "nested": "whose fit is set beside nested sampling",
+    "chains": "whose fit is set beside emcee",
+}
 PRECISIONS = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -85,6 +91,8 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     )
     evaluation.add_argument("--quick", action="store_true", help="small sets, under two minutes")
     evaluation.add_argument("--tail", type=int, help="noise windows for the tail of K")
+    for name, words in PROVED.items():
+        evaluation.add_argument(f"--{name}", type=int, metavar="N", help=f"events {words}")
     evaluation.add_argument(
         "--update-card", action="store_true", help="put the figures into the entry's card"
     )
@@ -127,8 +135,16 @@ def _train(args: argparse.Namespace) -> int:
 def _evaluate(args: argparse.Namespace) -> int:
     path = Path(args.model)
     entry = zoo.verify(path if path.is_dir() else zoo.find(args.model))
+    usual = asdict(QUICK_PROOF if args.quick else FULL_PROOF)
+    proof = Proof(**{name: getattr(args, name) or usual[name] for name in PROVED})
     results = evaluate(
-        entry, args.out, parts=args.parts, quick=args.quick, tail=args.tail, quiet=args.quiet
+        entry,
+        args.out,
+        parts=args.parts,
+        quick=args.quick,
+        tail=args.tail,
+        proof=proof,
+        quiet=args.quiet,
     )
     if args.update_card:
         refile(entry, results)

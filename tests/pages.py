@@ -194,6 +194,7 @@ def _model(name: str) -> str:
         "exact": _exact,
         "certified": _certified,
         "posteriors": _posteriors,
+        "fit": lambda part: _fit(part, results.get("nested"), results.get("emcee")),
     }
     parts = [table(results[name]) for name, table in tables.items() if name in results]
     missing = [name for name in (*tables, "streams") if name not in results]
@@ -315,6 +316,68 @@ def _posteriors(measured: Mapping[str, Any]) -> str:
     )
     title = f"posterior medians of {measured['n_posterior']:,} events"
     return markdown_table((title, *columns), rows)
+
+
+def _fit(
+    measured: Mapping[str, Any], nested: Mapping[str, Any] | None, emcee: Mapping[str, Any] | None
+) -> str:
+    """Fit and flow side by side, where the fit converges, and how it compares with samplers."""
+    sides = ("fit", "flow")
+    columns = {
+        "RMSE": "rmse",
+        "median error": "median_error",
+        "in 68 %": "coverage68",
+        "in 95 %": "coverage95",
+    }
+    rows = (
+        (
+            name,
+            *(f"{measured[side][key][name]:.3f}" for key in columns.values() for side in sides),
+        )
+        for name in measured["fit"]["rmse"]
+    )
+    head = (f"{title}, {side}" for title in columns for side in sides)
+    title = f"medians of {measured['fit']['n']:,} events"
+    bins = (
+        (
+            f"{row['snr_low']:g} and more"
+            if row["snr_high"] > 1e5
+            else f"{row['snr_low']:g} to {row['snr_high']:g}",
+            f"{row['n']:,}",
+            _percent(row["converged"], 0),
+            *(_worst(row, side, level) for level in ("coverage68", "coverage95") for side in sides),
+        )
+        for row in measured["by_snr"]
+        if row["peak_in_data"]
+    )
+    by_snr = (
+        *("signal-to-noise, peak in the data", "events", "fit converged"),
+        *(f"in {level} %, {side}" for level in (68, 95) for side in sides),
+    )
+    notes = (
+        f"Fit of an event: {measured['fit']['seconds_median']:.2f} s of one thread in the median."
+        " A range is that of the five parameters."
+    )
+    if nested:
+        notes += (
+            " Against nested sampling of the same likelihood: ln Z within 3 errors on"
+            f" {nested['within_3']} of {nested['n']} events, widths"
+            f" {nested['width_ratio_median']:.2f} times as large in the median; nested sampling"
+            f" takes {nested['times_slower']:.0f} times as long."
+        )
+    if emcee:
+        notes += (
+            f" emcee with the paper's settings takes {emcee['ratio_median']:.0f} times as long to"
+            f" as many independent samples, in the median of {emcee['n']} events, and gives no K;"
+            f" {_percent(emcee['lost_walkers'], 0)} of its walkers are lost."
+        )
+    return "\n\n".join([markdown_table((title, *head), rows), markdown_table(by_snr, bins), notes])
+
+
+def _worst(row: Mapping[str, Any], side: str, level: str) -> str:
+    """Lowest and highest share of the five parameters."""
+    shares = row[side][level].values()
+    return f"{min(shares):.2f} to {max(shares):.2f}"
 
 
 def recovery() -> str:

@@ -327,6 +327,7 @@ def _readme(card: Card) -> str:
         "Training": card.training,
     }
     tables = "\n\n".join(f"## {title}\n\n{_table(part)}" for title, part in sections.items())
+    tables += _posteriors(card.evaluation)
     limits = "\n".join(f"- {limit}" for limit in card.limits)
     return (
         f"---\nlicense: {card.licence.lower()}\nlibrary_name: broker-filter\n"
@@ -334,6 +335,25 @@ def _readme(card: Card) -> str:
         f"{card.summary}\n\n{tables}\n\n## Limits\n\n{limits}\n\n"
         "All figures and settings: [card.json](card.json).\n"
     )
+
+
+def _posteriors(evaluation: Mapping[str, Any]) -> str:
+    """Errors and coverage of fit and flow side by side, where they were measured."""
+    if not {"fit", "flow"} <= evaluation.keys():
+        return ""
+    sides = {name: evaluation[name] for name in ("fit", "flow")}
+    measures = ("rmse", "median_error", "coverage68", "coverage95")
+    head = [f"{measure}, {side}" for measure in measures for side in sides]
+    rows = (
+        (name, *(f"{side[measure][name]:.3f}" for measure in measures for side in sides.values()))
+        for name in sides["fit"]["rmse"]
+    )
+    scalars = "\n\n".join(
+        f"{name.capitalize()}: " + ", ".join(f"{key} {_cell(value)}" for key, value in numbers)
+        for name, side in sides.items()
+        if (numbers := [pair for pair in side.items() if not isinstance(pair[1], dict)])
+    )
+    return f"\n\n## Fit and flow\n\n{scalars}\n\n{markdown_table(('', *head), rows)}"
 
 
 def _table(section: Mapping[str, Any]) -> str:

@@ -17,20 +17,24 @@ from broker_filter.inference import zoo
 from broker_filter.inference.network import Network
 from model_zoo.evaluate.draw.calibration import draw_calibration, draw_exact, draw_streams
 from model_zoo.evaluate.draw.figures import draw_detection
+from model_zoo.evaluate.draw.fits import draw_fits, draw_nested
 from model_zoo.evaluate.draw.posteriors import plot_posteriors, plot_toy
 from model_zoo.evaluate.draw.training import draw_training
 from model_zoo.evaluate.measure.calibrate import measure_recalibration
 from model_zoo.evaluate.measure.calibration import measure_calibration
 from model_zoo.evaluate.measure.certified import measure_certified
+from model_zoo.evaluate.measure.chains import measure_chains
 from model_zoo.evaluate.measure.detection import measure_detection
 from model_zoo.evaluate.measure.exact import measure_exact
+from model_zoo.evaluate.measure.fits import measure_fits
+from model_zoo.evaluate.measure.nested import measure_nested
 from model_zoo.evaluate.measure.posteriors import measure_posteriors
 from model_zoo.evaluate.measure.sharing import FULL_SHARING, QUICK_SHARING, measure_sharing
 from model_zoo.evaluate.measure.speed import FULL_SPEED, QUICK_SPEED, measure_speed
 from model_zoo.evaluate.measure.streams import measure_streams
 from model_zoo.evaluate.measure.toy import FULL_TOY, QUICK_TOY, measure_toy
 from model_zoo.evaluate.report.report import about, machine, write_report
-from model_zoo.evaluate.sets import FULL, QUICK, Sizes
+from model_zoo.evaluate.sets import FULL, FULL_PROOF, QUICK, QUICK_PROOF, Proof, Sizes
 from model_zoo.simulate.curves import Simulator
 from model_zoo.training.config import TrainConfig
 
@@ -58,6 +62,7 @@ class Subject:
     simulator: Simulator
     sizes: Sizes
     quiet: bool = False
+    proof: Proof = FULL_PROOF
 
     @property
     def full(self) -> bool:
@@ -83,6 +88,18 @@ def _certified(on: Subject) -> dict[str, Any]:
     return measure_certified(on.network, on.config, on.simulator, on.sizes, quiet=on.quiet)
 
 
+def _fit(on: Subject) -> dict[str, Any]:
+    return measure_fits(on.network, on.config, on.simulator, on.proof.fits, quiet=on.quiet)
+
+
+def _nested(on: Subject) -> dict[str, Any]:
+    return measure_nested(on.network, on.config, on.simulator, on.proof.nested, quiet=on.quiet)
+
+
+def _emcee(on: Subject) -> dict[str, Any]:
+    return measure_chains(on.network, on.config, on.simulator, on.proof.chains, quiet=on.quiet)
+
+
 def _speed(on: Subject) -> dict[str, Any]:
     sizes = FULL_SPEED if on.full else QUICK_SPEED
     return measure_speed(on.network, on.simulator, on.config["encoder"], sizes, quiet=on.quiet)
@@ -101,6 +118,9 @@ PARTS: dict[str, Callable[[Subject], dict[str, Any]]] = {
     "detection": _usual(measure_detection),
     "calibration": _calibration,
     "posteriors": _usual(measure_posteriors),
+    "fit": _fit,
+    "nested": _nested,
+    "emcee": _emcee,
     "certified": _certified,
     "exact": _usual(measure_exact),
     "streams": _usual(measure_streams),
@@ -113,7 +133,8 @@ PARTS: dict[str, Callable[[Subject], dict[str, Any]]] = {
 CORE_PARTS = ("detection", "calibration", "posteriors")
 """What no card does without."""
 
-QUICK_PARTS = tuple(name for name in PARTS if name not in ("sharing", "toy"))
+LONG_PARTS = ("nested", "emcee", "sharing", "toy")
+QUICK_PARTS = tuple(name for name in PARTS if name not in LONG_PARTS)
 
 PICTURES: dict[str, Callable[..., Any]] = {
     "detection": draw_detection,
@@ -121,6 +142,8 @@ PICTURES: dict[str, Callable[..., Any]] = {
     "exact": draw_exact,
     "streams": draw_streams,
     "posteriors": plot_posteriors,
+    "fit": draw_fits,
+    "nested": draw_nested,
     "toy": plot_toy,
     "training": draw_training,
 }
@@ -167,6 +190,7 @@ def evaluate(
     parts: Sequence[str] | None = None,
     quick: bool = False,
     tail: int | None = None,
+    proof: Proof | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Measure an entry; writes results.json, pictures and report.md into a folder.
@@ -177,11 +201,13 @@ def evaluate(
     folder : Path
         Made if need be. Results of other parts that it holds of the same entry are kept.
     parts : sequence of str, optional
-        Names in `PARTS`; all of them if left out (without those that train, if ``quick``).
+        Names in `PARTS`; all of them if left out (without those of many minutes, if ``quick``).
     quick : bool
         Small sets, for a look.
     tail : int, optional
         Noise windows for the tail of K, instead of the million of the full sets.
+    proof : Proof, optional
+        Events on which the fit is proved, instead of the usual numbers.
 
     Returns
     -------
@@ -202,7 +228,8 @@ def evaluate(
     results = about(entry.model_id, sizes) | {"sha256": entry.sha256}
     results = _earlier(folder / "results.json", results) | results
     simulator = simulator_of(config_of(entry))
-    subject = Subject(zoo.load(entry), entry.config, simulator, sizes, quiet)
+    proof = proof or (QUICK_PROOF if quick else FULL_PROOF)
+    subject = Subject(zoo.load(entry), entry.config, simulator, sizes, quiet, proof)
     folder.mkdir(parents=True, exist_ok=True)
     if "history" in entry.card.training:
         results["training"] = dict(entry.card.training)
@@ -257,6 +284,7 @@ def card_figures(results: Mapping[str, Any]) -> dict[str, Any]:
         part = results["posteriors"]
         names = ("n_posterior", *ACCURACY, "median_abs_error", "r")
         figures |= {name: part[name] for name in names}
+    figures |= _fit_figures(results)
     if "certified" in results:
         figures |= {
             "tpr_certified_6_6": results["certified"]["tpr_certified_6_6"],
@@ -266,6 +294,25 @@ def card_figures(results: Mapping[str, Any]) -> dict[str, Any]:
     if "speed" in results:
         figures["npe_10k_ms"] = round(results["speed"]["npe"]["event_ms"])
     return figures
+
+
+FITTED = ("n", "rmse", "median_error", "coverage68", "coverage95", "seconds_median")
+
+
+def _fit_figures(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections ``fit`` and ``flow`` of the card: the same figures of both, and more of the fit."""
+    if "fit" not in results:
+        return {}
+    part = results["fit"]
+    fit, flow = ({key: part[name][key] for key in FITTED} for name in ("fit", "flow"))
+    fit["converged"] = part["fit"]["converged"]
+    if "nested" in results:
+        nested = results["nested"]
+        fit |= {"lnz_within_3": nested["within_3"], "lnz_events": nested["n"]}
+        fit["width_over_nested"] = nested["width_ratio_median"]
+    if "emcee" in results:
+        fit["emcee_over_fit"] = results["emcee"]["ratio_median"]
+    return {"fit": fit, "flow": flow}
 
 
 def _detection_figures(part: Mapping[str, Any]) -> dict[str, Any]:

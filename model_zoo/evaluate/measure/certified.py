@@ -30,7 +30,7 @@ from model_zoo.evaluate.sets import SEEDS, Sizes, batches, curves, progress, sco
 from model_zoo.simulate.curves import Curves, Simulator
 from model_zoo.simulate.pattern import GRID
 
-__all__ = ["budget_table", "measure_certified", "star_of"]
+__all__ = ["FLOW_SAMPLES", "budget_table", "measure_certified", "star_of"]
 
 Floats = NDArray[np.float64]
 

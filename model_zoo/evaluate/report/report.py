@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from broker_filter.types import PARAMETERS
+from model_zoo.evaluate.report.fits import fit_tables, nested_tables
 from model_zoo.evaluate.report.markdown import cell, render, table
 from model_zoo.evaluate.report.tables import certified_tables, exact_tables, stream_tables
 from model_zoo.evaluate.sets import SEEDS, Sizes
@@ -34,6 +35,9 @@ TITLES = {
     "streams": "K over time",
     "certified": "Certified K",
     "posteriors": "Posteriors",
+    "fit": "Fit and flow",
+    "nested": "Fit against nested sampling",
+    "emcee": "Fit against emcee",
     "sharing": "Sharing the encoder",
     "toy": "Toy problem",
     "speed": "Speed",
@@ -329,6 +333,8 @@ SPECIAL: dict[str, Callable[[Part], list[str]]] = {
     "detection": _detection,
     "calibration": _calibration,
     "posteriors": _posteriors,
+    "fit": fit_tables,
+    "nested": nested_tables,
     "exact": exact_tables,
     "streams": stream_tables,
     "certified": _certified,

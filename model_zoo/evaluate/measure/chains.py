@@ -1,0 +1,165 @@
+"""The fit against emcee with the paper's settings, on the same likelihood, at equal accuracy.
+
+The settings are those of Smyth, Perreault-Levasseur & Hezaveh (ICML 2026), appendix "NPE vs. MCMC
+Wall-Clock Benchmark". f_s is integrated out for the chains too, which helps them: four parameters
+mix faster than five. Accuracy is the number of independent samples: of a fit its effective sample
+size, of a chain its samples over its autocorrelation time. The fit gives K as well; chains do not.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import emcee
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from broker_filter.inference.flow_sampler import FlowSampler
+from broker_filter.inference.likelihood import Likelihood
+from broker_filter.inference.network import Network
+from broker_filter.inference.prior import BoxPrior
+from broker_filter.types import Fit
+from model_zoo.evaluate.measure.certified import FLOW_SAMPLES, star_of
+from model_zoo.evaluate.measure.fits import Problem, fitter_of, of_all_kinds
+from model_zoo.evaluate.measure.speed import BURN_IN, RETAINED, WALKERS
+from model_zoo.evaluate.sets import SEEDS, progress, score_curves
+from model_zoo.simulate.curves import Simulator
+
+__all__ = ["measure_chains", "run_lens_chain"]
+
+Floats = NDArray[np.float64]
+
+LENS = 4
+LOST = 20.0  # ln L below the best of the ensemble, at which a walker is lost
+
+
+def measure_chains(
+    network: Network,
+    entry_config: Mapping[str, Any],
+    simulator: Simulator,
+    n: int,
+    *,
+    burn_in: int = BURN_IN,
+    retained: int = RETAINED,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """CPU seconds of fits and of chains that are as accurate.
+
+    Parameters
+    ----------
+    network : Network
+        Whose flow the fits start from.
+    entry_config : mapping
+    simulator : Simulator
+    n : int
+        Events, by `of_all_kinds`.
+    burn_in, retained : int
+        Steps that a chain forgets, and samples that it then keeps.
+
+    Returns
+    -------
+    dict
+        Settings of the chains; ``ratio_median``, how many times longer a chain takes to as many
+        independent samples as the fit has, its burn-in as set; medians of seconds, autocorrelation
+        time and acceptance; ``never_moved``, chains without such a time, which these medians leave
+        out; ``lost_walkers``, their share; ``events``, a row each.
+    """
+    problem = Problem.of(entry_config)
+    events, index = of_all_kinds(simulator, n)
+    summary = score_curves(network.eval(), events, "network", quiet=quiet).summary
+    sampler, fit = FlowSampler(network.estimator), fitter_of(problem)
+    steps, rows = burn_in + math.ceil(retained / WALKERS), []
+    for i, _ in enumerate(progress(len(events), "emcee", quiet=quiet, batch=1)):
+        seed = SEEDS["chains"] + i
+        began = time.process_time()
+        starts = sampler(summary[i : i + 1], FLOW_SAMPLES, [seed])[0][0]
+        found = fit(events, i, starts)
+        seconds = time.process_time() - began
+        if not isinstance(found, Fit):
+            continue
+        star = star_of(events.x[i], float(events.baseline_error[i]), problem.days)
+        likelihood = Likelihood(star, 0.0, problem.prior)
+        chain, chain_seconds = run_lens_chain(likelihood, problem.prior, steps, seed=seed)
+        row = _against(found, seconds, _health(chain, burn_in), chain_seconds / steps, burn_in)
+        rows.append({"event": int(index[i]), "snr": round(float(events.snr[i]), 2)} | row)
+    return _summary(rows, burn_in, retained)
+
+
+def run_lens_chain(
+    likelihood: Likelihood, prior: BoxPrior, steps: int, *, seed: int
+) -> tuple[emcee.EnsembleSampler, float]:
+    """An ensemble of `WALKERS` that starts from the prior, and its CPU seconds."""
+    low, high = (np.array(edge[:LENS]) for edge in (prior.low, prior.high))
+
+    @torch.inference_mode()
+    def log_posterior(theta: Floats) -> Floats:
+        inside = ((theta >= low) & (theta <= high)).all(1)
+        log = np.full(len(theta), -np.inf)
+        if inside.any():
+            log[inside] = likelihood(torch.from_numpy(theta[inside])).numpy()
+        finite: Floats = np.nan_to_num(log, nan=-np.inf, neginf=-np.inf)
+        return finite
+
+    start = prior.sample(WALKERS, torch.Generator().manual_seed(seed))[:, :LENS].double().numpy()
+    sampler = emcee.EnsembleSampler(WALKERS, LENS, log_posterior, vectorize=True)
+    sampler.random_state = np.random.RandomState(seed).get_state()
+    began = time.process_time()
+    sampler.run_mcmc(start.clip(low, high), steps)
+    return sampler, time.process_time() - began
+
+
+def _health(chain: emcee.EnsembleSampler, burn_in: int) -> dict[str, float | None]:
+    """Autocorrelation time in steps (the longest of the parameters), acceptance, lost walkers.
+
+    There is no such time where walkers never move.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a chain that is short for its memory
+        tau = float(np.max(chain.get_autocorr_time(discard=burn_in // 2, tol=0)))
+    heights = chain.get_log_prob()
+    return {
+        "autocorrelation_steps": round(tau, 1) if math.isfinite(tau) else None,
+        "acceptance": round(float(chain.acceptance_fraction.mean()), 3),
+        "lost_walkers": round(float((heights[-1] < heights.max() - LOST).mean()), 3),
+    }
+
+
+def _against(
+    fit: Fit, seconds: float, health: dict[str, float | None], step: float, burn_in: int
+) -> dict[str, Any]:
+    """Seconds of both, ``step`` those of one step of the chain."""
+    tau, size = health["autocorrelation_steps"], fit.effective_sample_size
+    chain = None if tau is None else (burn_in + size * tau / WALKERS) * step
+    return {
+        "fit_seconds": round(seconds, 4),
+        "effective_samples": round(size, 1),
+        "chain_seconds": None if chain is None else round(chain, 3),
+        "step_ms": round(1000 * step, 3),
+        "ratio": None if chain is None else round(chain / seconds, 1),
+        **health,
+    }
+
+
+def _summary(rows: list[dict[str, Any]], burn_in: int, retained: int) -> dict[str, Any]:
+    mixed = [row for row in rows if row["ratio"] is not None]
+    names = ("ratio", "fit_seconds", "chain_seconds", "autocorrelation_steps", "acceptance")
+    middle = {f"{name}_median": _median([row[name] for row in mixed]) for name in names}
+    return {
+        "n": len(rows),
+        "never_moved": len(rows) - len(mixed),
+        "walkers": WALKERS,
+        "burn_in": burn_in,
+        "retained": retained,
+        **middle,
+        "lost_walkers": round(float(np.mean([row["lost_walkers"] for row in rows])), 3),
+        "events": rows,
+    }
+
+
+def _median(values: list[float]) -> float | None:
+    return round(float(np.median(values)), 3) if values else None

@@ -1,0 +1,103 @@
+"""Tables of a report on the fit: beside the flow, and beside nested sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker_filter.types import PARAMETERS
+from model_zoo.evaluate.report.markdown import render, table
+
+__all__ = ["fit_tables", "nested_tables"]
+
+Part = Mapping[str, Any]
+
+MEASURES = {
+    "bias": "bias",
+    "rmse": "RMSE",
+    "median_error": "median error",
+    "coverage68": "in 68 %",
+    "coverage95": "in 95 %",
+}
+SIDES = ("fit", "flow")
+
+
+def fit_tables(part: Part) -> list[str]:
+    """Errors and coverage of fit and flow, by parameter and by signal-to-noise."""
+    header = ["parameter"] + [f"{title}, {side}" for title in MEASURES.values() for side in SIDES]
+    rows = [
+        [name, *(part[side][key][name] for key in MEASURES for side in SIDES)]
+        for name in PARAMETERS
+    ]
+    plain = {key: part[key] for key in part if key not in (*SIDES, "by_snr")}
+    plain |= {f"{side}, {key}": value for side in SIDES for key, value in _scalars(part[side])}
+    return [
+        *table(header, rows),
+        *render(plain),
+        *_ranks(part),
+        *_by_snr(part, peak=True),
+        *_by_snr(part, peak=False),
+    ]
+
+
+def nested_tables(part: Part) -> list[str]:
+    """What came out, and every event."""
+    names = list(part["width_ratio"])
+    header = ["event", "S/N", "ln Z, fit", "error", "nested", "error", "off / error"]
+    header += ["effective samples", *(f"width, {name}" for name in names)]
+    keys = ("event", "snr", "lnz_fit", "error_fit", "lnz_nested", "error_nested", "off")
+    rows = [
+        [
+            *(row[key] for key in keys),
+            row["effective_samples"],
+            *(row["width_ratio"][name] for name in names),
+        ]
+        for row in part["events"]
+    ]
+    rest = {key: part[key] for key in part if key != "events"}
+    return [*render(rest), "Widths of the central 68 %, fit over nested:", "", *table(header, rows)]
+
+
+def _scalars(side: Part) -> list[tuple[str, Any]]:
+    return [(key, value) for key, value in side.items() if not isinstance(value, Mapping)]
+
+
+def _ranks(part: Part) -> list[str]:
+    """How likely uniform ranks of the truth are to look like these."""
+    header = ["ranks of the truth, p"]
+    header += [f"{test}, {side}" for side in SIDES for test in ("KS", "chi2")]
+    rows = [
+        [
+            name,
+            *(part[side]["ranks"][name][key] for side in SIDES for key in ("ks_p", "chi2_p")),
+        ]
+        for name in PARAMETERS
+    ]
+    return table(header, rows)
+
+
+def _by_snr(part: Part, *, peak: bool) -> list[str]:
+    """Convergence and coverage in each bin; 68 % and 95 % of each parameter in one cell."""
+    rows = [row for row in part["by_snr"] if row["peak_in_data"] == peak]
+    if not rows:
+        return []
+    header = ["signal-to-noise", "events", "converged", "effective samples", "of"]
+    lines = [
+        [
+            f"{row['snr_low']:g} to {row['snr_high']:g}",
+            row["n"],
+            row["converged"],
+            row["effective_samples"],
+            side,
+            *(_levels(row[side], name) for name in PARAMETERS),
+        ]
+        for row in rows
+        for side in SIDES
+    ]
+    title = "Peak in the data" if peak else "Peak outside of the data"
+    words = f"{title}; truths in the central 68 % / 95 %:"
+    return [words, "", *table([*header, *PARAMETERS], lines)]
+
+
+def _levels(side: Part, name: str) -> str:
+    return f"{side['coverage68'][name]:.2f} / {side['coverage95'][name]:.2f}"
