@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 __all__ = [
     "ALERT_TOPIC",
     "DEAD_LETTER_TOPIC",
+    "HISTORY",
     "PARAMETERS",
     "STATES",
     "AlertState",
@@ -35,6 +36,7 @@ __all__ = [
     "Photometry",
     "RobustK",
     "SourceFit",
+    "SourceHistory",
     "StarEpochs",
     "StarId",
     "StateKey",
@@ -192,6 +194,8 @@ class WindowBatch:
     source_level, source_error : ndarray, shape (B, D), float64
         Flux of the quiet star in each source (nJy, or 1 in relative units), the unit of its
         points, and its 1-sigma error in that unit; NaN where there are fewer than D sources.
+    source_history : ndarray, shape (B, D, 5), float64
+        Noise of each source before the window, columns `HISTORY`; zeros where nothing is known.
     """
 
     slot: IntArray
@@ -212,6 +216,7 @@ class WindowBatch:
     sources: list[tuple[str, ...]]
     source_level: FloatArray
     source_error: FloatArray
+    source_history: FloatArray
 
     def __len__(self) -> int:
         return len(self.star)
@@ -236,12 +241,43 @@ class WindowBatch:
             self.flux[row, :n].copy(),
             self.sigma[row, :n].copy(),
             self.source[row, :n].copy(),
+            tuple(SourceHistory(*each) for each in self.source_history[row, : len(names)].tolist()),
+            self.survey[row],
         )
 
     @property
     def valid(self) -> NDArray[np.bool_]:
         """Shape (B, N): true where a column holds an epoch."""
         return np.asarray(np.arange(self.mjd_tai.shape[1])[None, :] < self.n[:, None])
+
+
+@dataclass(frozen=True, slots=True)
+class SourceHistory:
+    """Noise of a star in one source before a window, in units of the window's errors.
+
+    Parameters
+    ----------
+    nights : float
+        How many there were; 0 where nothing is known, and the rest has no meaning.
+    freedom : float
+        Epochs less nights.
+    error_scale : float
+        Scatter of epochs about the mean of their night, over their errors.
+    night_squares : float
+        Mean squared offset of a night's mean from the level, in errors of one epoch.
+    night_expected : float
+        The same for white noise of right errors: the mean of 1 / n.
+    """
+
+    nights: float
+    freedom: float
+    error_scale: float
+    night_squares: float
+    night_expected: float
+
+
+HISTORY: Final = tuple(each.name for each in fields(SourceHistory))
+"""Columns of an array in which a row is a `SourceHistory`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -261,6 +297,10 @@ class StarEpochs:
         In units of the source's level.
     source : ndarray, shape (n,), int16
         Index into ``sources``.
+    history : tuple of SourceHistory
+        Of each source; empty where nothing is known of any.
+    survey : str
+        Whose usual noise stands for that of stars without a history.
     """
 
     sources: tuple[tuple[str, str], ...]
@@ -270,6 +310,8 @@ class StarEpochs:
     flux: NDArray[np.float32]
     sigma: NDArray[np.float32]
     source: NDArray[np.int16]
+    history: tuple[SourceHistory, ...] = ()
+    survey: str = ""
 
     def __len__(self) -> int:
         return len(self.mjd_tai)
@@ -316,6 +358,14 @@ class NoiseFit:
     wrong_epochs : tuple of float, days after the fit's ``t_start``
     wrong_night : (float, float) or None, days after the fit's ``t_start``
         First and last epoch of a night that is off as a whole.
+    scale_bounds : (float, float)
+        Factors on the errors that were allowed for.
+    red_noise_bound : float
+        Amplitude that was allowed for, in units of the median error.
+    baseline_error : float
+        1-sigma, in units of the baseline.
+    nights : int
+        Behind these bounds; 0 where they are the survey's.
     """
 
     scale: float
@@ -324,6 +374,10 @@ class NoiseFit:
     median_error: float
     wrong_epochs: tuple[float, ...]
     wrong_night: tuple[float, float] | None
+    scale_bounds: tuple[float, float]
+    red_noise_bound: float
+    baseline_error: float
+    nights: int
 
 
 @dataclass(frozen=True, slots=True)

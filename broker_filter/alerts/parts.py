@@ -224,6 +224,8 @@ class Noise:
         That counts nights.
     nights : int or None
         Behind these figures.
+    taken_from : str or None
+        Whether the bounds come from the star's own ``history`` or are usual in its ``survey``.
     """
 
     error_scale: float
@@ -234,6 +236,7 @@ class Noise:
     red_noise_time: float | None = None
     baseline_error: float | None = None
     nights: int | None = None
+    taken_from: str | None = None
 
 
 def physical(

@@ -13,6 +13,9 @@ __all__ = ["HYSTERESIS", "MAX_UPDATES", "Rule", "budget_threshold", "make_rule"]
 HYSTERESIS: Final = 1.0
 """How far log10 K must fall below the threshold before an event ends, if nothing else is said."""
 
+CERTIFIED_THRESHOLD: Final = 3.0
+"""Charged log10 K that is certified, from which on an event opens if nothing else is said."""
+
 MAX_UPDATES: Final = 20
 """Most updates of one event, if nothing else is said."""
 
@@ -70,18 +73,18 @@ def make_rule(settings: AlertSettings, *, card_threshold: float, window_days: fl
     ----------
     settings : AlertSettings
     card_threshold : float
-        log10 K on the model's card; taken where the settings name neither value nor budget.
+        log10 K on the model's card; taken where the network decides and the settings name no value.
     window_days : float, days
         Length of the model's window, for the budget.
     """
+    certified = settings.decide_on == "certified"
     if settings.log10_k is not None:
         threshold = settings.log10_k
     elif settings.stars is not None and settings.false_alarms_per_night is not None:
         windows = settings.stars * settings.bands
         threshold = budget_threshold(windows, settings.false_alarms_per_night, window_days)
     else:
-        threshold = card_threshold
-    certified = settings.decide_on == "certified"
+        threshold = CERTIFIED_THRESHOLD if certified else card_threshold
     trigger = settings.trigger_log10_k if certified else None
     return Rule(threshold, trigger, max_updates=settings.max_updates)
 

@@ -9,29 +9,63 @@ from pydantic import BaseModel, Field, model_validator
 
 from broker_filter.config.fields import STRICT
 
-__all__ = ["AlertSettings", "NoiseSettings"]
+__all__ = ["AlertSettings", "NoiseSettings", "SurveyNoise"]
 
 
-class NoiseSettings(BaseModel):
-    """Constant stars against which certified K holds: each of them keeps P(K >= k) <= 1/k.
+def _check_order(name: str, bounds: tuple[float, float]) -> None:
+    low, high = bounds
+    if not 0 < low < high < math.inf:
+        raise ValueError(f"{name} needs two numbers above 0, the smaller one first")
 
-    Of the family are all noises within these bounds. Wider ones cover more stars, and cost events
-    that a wider noise explains as well.
+
+class SurveyNoise(BaseModel):
+    """Noise that most constant stars of a survey keep to.
+
+    It stands for the noise of stars of which few nights are known; with more, a star's own history
+    takes its place.
     """
 
     model_config = STRICT
 
     error_scale: tuple[float, float] = Field(
-        default=(0.8, 1.5), description="least and largest factor on the errors, after scaling"
+        default=(0.7, 2.0), description="least and largest factor on the errors, after scaling"
     )
     red_noise: float = Field(
-        default=0.3,
+        default=0.6,
         ge=0,
         le=10,
         description="largest standard deviation of correlated noise, in median errors of a source",
     )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        _check_order("error_scale", self.error_scale)
+        return self
+
+
+ROMAN_NOISE = SurveyNoise(error_scale=(0.85, 1.25), red_noise=0.05)
+
+
+class NoiseSettings(BaseModel):
+    """Constant stars against which certified K holds: each of them keeps P(K >= k) <= 1/k.
+
+    Of the family are all noises within bounds that come from the nights of a star before the
+    window, and from what is usual in its survey. Wider bounds cover more stars, and cost events
+    that a wider noise explains as well.
+    """
+
+    model_config = STRICT
+
+    usual: SurveyNoise = Field(
+        default_factory=SurveyNoise, description="noise of stars without a history"
+    )
+    surveys: dict[str, SurveyNoise] = Field(
+        default_factory=lambda: {"roman": ROMAN_NOISE},
+        max_length=100,
+        description="the same for stars of a survey, by the name that its messages give",
+    )
     red_noise_days: tuple[float, float] = Field(
-        default=(0.05, 40.0), description="bounds of its correlation time"
+        default=(0.05, 40.0), description="bounds of the time over which noise is correlated"
     )
     wrong_epochs: int = Field(
         default=2, ge=0, le=2, description="epochs of a source that may be off by any amount"
@@ -42,12 +76,7 @@ class NoiseSettings(BaseModel):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        for name, (low, high) in (
-            ("error_scale", self.error_scale),
-            ("red_noise_days", self.red_noise_days),
-        ):
-            if not 0 < low < high < math.inf:
-                raise ValueError(f"{name} needs two numbers above 0, the smaller one first")
+        _check_order("red_noise_days", self.red_noise_days)
         return self
 
 
@@ -60,7 +89,8 @@ class AlertSettings(BaseModel):
         default=None,
         ge=-10,
         le=1000,
-        description="threshold of log10 K; by default the model card's",
+        description="threshold of log10 K; by default 3, or the model card's where the network"
+        " decides",
     )
     decide_on: Literal["network", "certified"] = Field(
         default="network", description="which log10 K must pass the threshold"
@@ -75,9 +105,10 @@ class AlertSettings(BaseModel):
         default=True,
         description="whether alerts carry certified K, which takes most of the time of an alert",
     )
-    noise: NoiseSettings | None = Field(
-        default=None,
-        description="noise of constant stars that certified K allows for; by default white noise",
+    noise: NoiseSettings | Literal["white"] = Field(
+        default="white",
+        description="noise of constant stars that certified K allows for; white for none but that"
+        " of the errors",
     )
     false_alarms_per_night: float | None = Field(
         default=None,

@@ -14,6 +14,7 @@ proposals were; better ones only make the estimate less noisy.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,6 +25,7 @@ from broker_filter.inference.ascent import Modes, climb
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.likelihood import BestCurve, Likelihood
 from broker_filter.inference.matched_filter import LensScan
+from broker_filter.inference.noise_bounds import NoiseBounds
 from broker_filter.inference.noise_family import NoiseFamily
 from broker_filter.inference.population import (
     LENS,
@@ -108,12 +110,12 @@ class Fitter:
     ----------
     prior : BoxPrior
         t0 in days after a fit's ``t_start``.
-    family : NoiseFamily, optional
+    noise : NoiseBounds, optional
         Constant stars against which fits have a robust K as well.
     """
 
-    def __init__(self, prior: BoxPrior, *, family: NoiseFamily | None = None) -> None:
-        self._prior, self._box, self._family = prior, LensBox(prior), family
+    def __init__(self, prior: BoxPrior, *, noise: NoiseBounds | None = None) -> None:
+        self._prior, self._box, self._noise = prior, LensBox(prior), noise
         self._scan = LensScan()
 
     @torch.inference_mode()
@@ -147,21 +149,29 @@ class Fitter:
         if not bool(torch.isfinite(last).any()):
             return NotFitted("not fitted: no lens of the prior has a finite likelihood")
         fit = _fit(problem, epochs, t_start, modes, seen, last, samples, draw)
-        return replace(fit, robust=self._robust(problem, seen, draw), lenses=_lenses(problem, seen))
+        fit = replace(fit, lenses=_lenses(problem, seen))
+        if self._noise is None:
+            return fit
+        families = self._noise.families(epochs)
+        return replace(fit, robust=self._robust(problem, seen, families, draw))
 
     def reaching_back(self, days: float) -> Fitter:
         """A fitter of events whose peak may lie so many days earlier; it gives no robust K."""
         low = (self._prior.low[0] - days, *self._prior.low[1:])
         return Fitter(replace(self._prior, low=low))
 
-    def _robust(self, problem: _Problem, seen: _Seen, draw: torch.Generator) -> RobustK | None:
+    def _robust(
+        self,
+        problem: _Problem,
+        seen: _Seen,
+        families: Sequence[NoiseFamily],
+        draw: torch.Generator,
+    ) -> RobustK:
         """From the lenses of the last round, which are fresh."""
-        if self._family is None:
-            return None
         mixture, n = seen.proposals[-1]
         z = seen.z[-n:]
         log_ratio = prior_log_density(z) - mixture.log_density(z, n)
-        return robust_k(problem.likelihood, self._box.theta(z), log_ratio, self._family, draw)
+        return robust_k(problem.likelihood, self._box.theta(z), log_ratio, families, draw)
 
     def _bend(self, modes: Modes) -> Bend:
         """Of the slope that log10 tE has at the highest mode."""
@@ -249,6 +259,8 @@ def _usable(epochs: StarEpochs) -> StarEpochs:
         epochs.flux[good],
         epochs.sigma[good],
         source.astype(np.int16),
+        tuple(epochs.history[i] for i in present.tolist() if epochs.history),
+        epochs.survey,
     )
 
 

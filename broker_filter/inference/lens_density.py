@@ -26,8 +26,8 @@ class LensDensity:
 
     Flux is ``g + f_s (A - 1)`` with a Gaussian baseline g and a share f_s of the light that is
     lensed, both integrated in closed form, plus noise of the family, for which a few amplitudes,
-    times and scales stand with equal weights. Any such density keeps the bound on E; one that is
-    near the truth makes it large.
+    times and scales stand: white noise and the likely scale with half of the weight. Any such
+    density keeps the bound on E; one that is near the truth makes it large.
 
     Parameters
     ----------
@@ -48,8 +48,9 @@ class LensDensity:
         log_f_s: bool = False,
     ) -> None:
         self._edges = np.geomspace(*f_s, STEPS + 1) if log_f_s else np.array(f_s)
-        self._scale = np.geomspace(*family.scale, MIXED_SCALES)
-        amplitude, tau = _mixed(family)
+        self._scale, scale_share = _mixed_scales(family)
+        amplitude, tau, share = _mixed(family)
+        self._log_share = np.log(scale_share[:, None] * share)
         self._noise = light.noise(amplitude, tau)
         self._fixed = np.stack([light.residual, np.ones(len(light))], axis=1)
         self._variance = light.baseline_error**2
@@ -80,22 +81,28 @@ class LensDensity:
         a = square - share * np.square(with_ones)
         b = across[..., 0, :] - share * with_ones * ones[..., :1]
         log_p = taken - 0.5 * few[..., 0, 0] - 0.5 * noise.log_determinant
-        log_p -= self._n * np.log(self._scale)[:, None]
+        log_p += self._log_share - self._n * np.log(self._scale)[:, None]
         each = log_p[..., None] + log_mean_over_f_s(a, b, self._edges)
-        total = logsumexp(each.reshape(-1, each.shape[-1]), axis=0)
-        return np.asarray(total - math.log(each.shape[0] * each.shape[1]))
+        return np.asarray(logsumexp(each.reshape(-1, each.shape[-1]), axis=0))
 
 
-def _mixed(family: NoiseFamily) -> tuple[FloatArray, FloatArray]:
-    """Amplitudes and times of the lens's prior on the noise; a quarter is white."""
+def _mixed_scales(family: NoiseFamily) -> tuple[FloatArray, FloatArray]:
+    """Factors on the errors in the lens's prior on the noise, and the weight of each."""
+    low, high = family.scale
+    likely = min(max(family.likely_scale, low), high)
+    scale = np.append(np.geomspace(low, high, MIXED_SCALES), likely)
+    return scale, np.append(np.full(MIXED_SCALES, 0.5 / MIXED_SCALES), 0.5)
+
+
+def _mixed(family: NoiseFamily) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Amplitudes and times of the lens's prior on the noise, and the weight of each."""
     low, high = family.tau_days
     times = np.geomspace(max(low, 0.1), min(high, 10.0), 3)
     if family.red_noise <= 0:
-        return np.zeros(1), times[:1]
-    pairs = [(0.0, tau) for tau in times]
-    pairs += [(share * family.red_noise, tau) for share in (1 / 3, 2 / 3, 1.0) for tau in times]
-    amplitude, tau = np.array(pairs).T
-    return amplitude, tau
+        return np.zeros(1), times[:1], np.ones(1)
+    pairs = [(share * family.red_noise, tau) for share in (1 / 3, 2 / 3, 1.0) for tau in times]
+    amplitude, tau = np.array([(0.0, times[0]), *pairs]).T
+    return amplitude, tau, np.array([0.5, *[0.5 / len(pairs)] * len(pairs)])
 
 
 def log_mean_over_f_s(a: FloatArray, b: FloatArray, edges: FloatArray) -> FloatArray:

@@ -10,7 +10,8 @@ the noise, and a member of the family is a constant star of which
 - red noise lies on top, of amplitude a up to a bound and any correlation time within bounds,
 - the baseline is wrong by a Gaussian error of known size,
 - up to two epochs, and one night as a whole, are wrong by as much as they like: by a Gaussian
-  offset of any size.
+  offset of any size that is gross. (Small ones are noise that scale and red noise describe. Were
+  they free as well, the largest of a thousand good epochs would be excused as wrong.)
 
 Each source (site, camera) of a star has its own noise, so both parts are sums over sources. The
 unit of flux is the baseline throughout.
@@ -32,6 +33,13 @@ __all__ = ["NoiseFamily", "SourceLight"]
 NIGHT_GAP: Final = 0.3
 """Days without an epoch that part two nights."""
 
+LONGEST_NIGHT: Final = 1.0
+"""Days; what is observed for longer without such a gap is no night that could be wrong as one."""
+
+GROSS_EPOCH, GROSS_NIGHT = 30.0, 3.0
+"""Least standard deviation of the offset of a wrong epoch, and of a wrong night, in median errors
+of the source."""
+
 
 @dataclass(frozen=True, slots=True)
 class NoiseFamily:
@@ -47,6 +55,10 @@ class NoiseFamily:
         Bounds of its correlation time.
     wrong_epochs, wrong_nights : int
         At most 2 and 1.
+    likely_scale : float
+        Factor on the errors to which the lens's prior on the noise gives half of its weight.
+    nights : int
+        Of the star's history behind these bounds.
     """
 
     scale: tuple[float, float] = (0.7, 1.5)
@@ -54,6 +66,8 @@ class NoiseFamily:
     tau_days: tuple[float, float] = (0.05, 40.0)
     wrong_epochs: int = 2
     wrong_nights: int = 1
+    likely_scale: float = 1.0
+    nights: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,8 +101,13 @@ class SourceLight:
     def nights(self) -> list[IntArray]:
         """Epochs of each night of several; those of two epochs at least."""
         gaps = np.flatnonzero(np.diff(self.t) > NIGHT_GAP) + 1
-        nights = np.split(np.arange(len(self)), gaps)
-        return [night for night in nights if len(night) > 1] if len(nights) > 1 else []
+        nights = np.split(np.arange(len(self)), gaps) if len(gaps) else []
+        lasts = [float(self.t[night[-1]] - self.t[night[0]]) for night in nights]
+        return [
+            night
+            for night, length in zip(nights, lasts, strict=True)
+            if len(night) > 1 and length <= LONGEST_NIGHT
+        ]
 
     def without(self, epoch: int) -> SourceLight:
         """The same where one epoch has next to no weight."""

@@ -9,6 +9,7 @@ bound P(K >= k) <= 1/k for each.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -19,7 +20,7 @@ from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.lens_density import LensDensity
 from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.noise_family import NoiseFamily, SourceLight
-from broker_filter.inference.supremum import log_supremum
+from broker_filter.inference.supremum import Supremum, log_supremum
 from broker_filter.types import NoiseFit, RobustK
 
 __all__ = ["robust_k", "source_lights"]
@@ -32,7 +33,7 @@ def robust_k(
     likelihood: Likelihood,
     theta: Tensor,
     log_ratio: Tensor,
-    family: NoiseFamily,
+    families: Sequence[NoiseFamily],
     draw: torch.Generator,
 ) -> RobustK:
     """Estimate E, the lens's marginal likelihood over the largest one of the family.
@@ -45,7 +46,8 @@ def robust_k(
         Fresh samples of lenses, drawn from any proposal fixed before.
     log_ratio : Tensor, shape (n,), float64
         Natural log of prior over proposal density of each.
-    family : NoiseFamily
+    families : sequence of NoiseFamily
+        One of each source.
     draw : torch.Generator
         Picks the samples that are used where there are more than `MOST_SAMPLES`.
     """
@@ -54,30 +56,37 @@ def robust_k(
     lights = source_lights(likelihood)
     log_weight = log_ratio[rows].double().numpy()
     found = []
-    for (first, last), light in zip(_spans(likelihood), lights, strict=True):
+    spans = _spans(likelihood)
+    for (first, last), light, family in zip(spans, lights, families, strict=True):
         density = LensDensity(
             light, family, likelihood.f_s_range, log_f_s=likelihood.uniform_in_log_f_s
         )
         log_weight = log_weight + density(signal[first:last])
         best = log_supremum(light, family)
         log_weight -= best.log_density
-        found.append(
-            NoiseFit(
-                best.scale,
-                best.amplitude,
-                best.tau,
-                light.median_error,
-                tuple(float(light.t[i]) for i in best.wrong_epochs),
-                best.wrong_night
-                and (float(light.t[best.wrong_night[0]]), float(light.t[best.wrong_night[1]])),
-            )
-        )
+        found.append(_noise_fit(light, family, best))
     top = float(log_weight.max())
     weight = np.exp(log_weight - top)
     mean = float(weight.mean())
     effective = float(weight.sum() ** 2 / np.square(weight).sum())
     error = math.sqrt(max(1 / effective - 1 / len(weight), 0.0)) / LN_10
     return RobustK((top + math.log(mean)) / LN_10, error, effective, tuple(found))
+
+
+def _noise_fit(light: SourceLight, family: NoiseFamily, best: Supremum) -> NoiseFit:
+    night = best.wrong_night
+    return NoiseFit(
+        best.scale,
+        best.amplitude,
+        best.tau,
+        light.median_error,
+        tuple(float(light.t[i]) for i in best.wrong_epochs),
+        night and (float(light.t[night[0]]), float(light.t[night[1]])),
+        family.scale,
+        family.red_noise,
+        light.baseline_error,
+        family.nights,
+    )
 
 
 def source_lights(likelihood: Likelihood) -> list[SourceLight]:

@@ -24,7 +24,7 @@ from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.fit import Fitter
 from broker_filter.inference.flow_sampler import FlowSampler
 from broker_filter.inference.network_input import PADDING, network_input
-from broker_filter.inference.noise_family import NoiseFamily
+from broker_filter.inference.noise_bounds import NoiseBounds
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.types import Fit, NotFitted, StarEpochs, WindowBatch
 
@@ -57,7 +57,7 @@ class Scorer:
     threads : int, optional
         CPU threads of the thread that calls `warm_up`; torch's own choice if left out. The thread
         that makes a scorer has one from then on.
-    family : NoiseFamily, optional
+    noise : NoiseBounds, optional
         Constant stars against which fits of windows have a robust K.
 
     Raises
@@ -74,7 +74,7 @@ class Scorer:
         precision: str = "float32",
         chunk: int = 64,
         threads: int | None = None,
-        family: NoiseFamily | None = None,
+        noise: NoiseBounds | None = None,
     ) -> None:
         self._threads = threads or OWN_CHOICE
         torch.set_num_threads(1)
@@ -84,8 +84,7 @@ class Scorer:
         self._autocast = torch.bfloat16 if precision == "bfloat16" else None
         self._network = zoo.load(entry, device)
         self._sampler = FlowSampler(self._network.estimator)
-        self.family = family
-        self._fitter = Fitter(BoxPrior.from_config(entry.config["prior"]), family=family)
+        self._fitter = Fitter(BoxPrior.from_config(entry.config["prior"]), noise=noise)
         self._buckets = tuple(entry.config["window"]["buckets"])
 
     @torch.inference_mode()

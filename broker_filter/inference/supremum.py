@@ -14,7 +14,12 @@ from typing import Final
 
 import numpy as np
 
-from broker_filter.inference.noise_family import NoiseFamily, SourceLight
+from broker_filter.inference.noise_family import (
+    GROSS_EPOCH,
+    GROSS_NIGHT,
+    NoiseFamily,
+    SourceLight,
+)
 from broker_filter.inference.red_noise import RedNoise, absorbed
 from broker_filter.types import FloatArray, IntArray
 
@@ -79,6 +84,11 @@ class _Suspects:
 
     def __len__(self) -> int:
         return len(self.epochs) + len(self.nights)
+
+    def least(self, unit: float) -> FloatArray:
+        """Least variance of the offset of each that is wrong, shape (len(self),)."""
+        sizes = [GROSS_EPOCH] * len(self.epochs) + [GROSS_NIGHT] * len(self.nights)
+        return np.square(unit * np.array(sizes))
 
     def columns(self, n: int) -> FloatArray:
         """Shape (n, len(self)): epochs, then nights."""
@@ -154,9 +164,10 @@ class _Search:
         suspects = self._suspects(noise, amplitude)
         sets = suspects.sets(self._family)
         gram, log_p, points = self._judged(noise, amplitude, self._every_scale(noise), suspects)
-        hope = _greedy(gram, log_p, len(suspects.epochs), self._family)
+        least = suspects.least(self._light.median_error)
+        hope = _greedy(gram, log_p, least, len(suspects.epochs), self._family)
         rows = np.argsort(-hope, kind="stable")[:MODELS]
-        value, _ = _freed(gram[rows], log_p[rows], sets)
+        value, _ = _freed(gram[rows], log_p[rows], sets, least)
         found = []
         for which in np.argsort(-value.max(axis=0), kind="stable")[:STARTS].tolist():
             # The same set may be best with noise of quite another kind.
@@ -188,7 +199,8 @@ class _Search:
         every = _Suspects((), tuple((int(night[0]), int(night[-1])) for night in nights))
         if len(nights) > NIGHTS:
             gram, log_p, _ = self._judged(noise, amplitude, self._every_scale(noise), every)
-            score = (log_p - 0.5 * gram[:, 0, 0])[:, None] + _single_gains(gram)
+            least = every.least(self._light.median_error)
+            score = (log_p - 0.5 * gram[:, 0, 0])[:, None] + _single_gains(gram, least)
             every = every.take(np.argsort(-score.max(axis=0), kind="stable")[:NIGHTS].tolist())
         return _Suspects(tuple(epochs), every.nights)
 
@@ -207,8 +219,10 @@ class _Search:
         b2 = light.baseline_error**2 / variance
         shrink = b2 / (1 + b2 * ones[:, 1])
         square = np.square(times[..., 0] - times[..., 1] * shrink * ones[:, 0])
-        square /= (diagonal - shrink * np.square(times[..., 1])) * variance
-        score = base.max(axis=1) + _gain(square)
+        own = diagonal - shrink * np.square(times[..., 1])
+        square /= own * variance
+        least = (GROSS_EPOCH * light.median_error) ** 2
+        score = base.max(axis=1) + _offset(square, own / variance, least)[1]
         order = np.argsort(-score, axis=0, kind="stable")[:4].T
         ranked = sorted(
             {(float(score[i, m]), i) for m, row in enumerate(order) for i in row.tolist()},
@@ -272,16 +286,18 @@ class _Search:
             amplitude, tau, scale = (np.concatenate(column) for column in zip(*near, strict=True))
             noise = self._light.noise(amplitude, tau)
             suspects = _Suspects.union(suspects for suspects, _ in starts)
+            least = suspects.least(self._light.median_error)
             gram, log_p, points = self._judged(noise, amplitude, scale, suspects)
             ends = np.cumsum([column.size for _, _, column in near])
             for i, rows in enumerate(np.split(np.arange(len(log_p)), ends[:-1])):
                 own, _ = starts[i]
-                value, variance = _freed(gram[rows], log_p[rows], suspects.set_of(own))
+                which = suspects.set_of(own)
+                value, variance = _freed(gram[rows], log_p[rows], which, least)
                 row = int(value[:, 0].argmax())
                 point = points.take(rows[[row]])
                 starts[i] = (own, point)
                 if value[row, 0] > best.log_density:
-                    wrong = suspects.take(suspects.set_of(own)[0, variance[row, 0] > 0].tolist())
+                    wrong = suspects.take(which[0, variance[row, 0] > 0].tolist())
                     best = _supremum(float(value[row, 0]), point, wrong)
             steps = _Points(steps.amplitude / 2, steps.tau / 2, steps.scale / 2)
         return best
@@ -312,19 +328,34 @@ def _supremum(log_density: float, point: _Points, wrong: _Suspects) -> Supremum:
     )
 
 
-def _gain(square: FloatArray) -> FloatArray:
-    """What ln p gains at most where a column is off by a Gaussian of any variance."""
-    above = np.maximum(square, 1.0)
-    return np.asarray(0.5 * (above - 1 - np.log(above)))
+def _offset(
+    square: FloatArray, own: FloatArray, least: FloatArray | float
+) -> tuple[FloatArray, FloatArray]:
+    """The variance by which a column is best off, and what ln p gains; both 0 where none helps.
+
+    Parameters
+    ----------
+    square, own : ndarray
+        Its significance squared, and the inverse of the variance with which it is known.
+    least : ndarray or float
+        Least variance of an offset.
+    """
+    own = np.maximum(own, TINY)
+    variance = np.maximum((square - 1) / own, least)
+    grown = 1 + variance * own
+    gain = 0.5 * (square * (1 - 1 / grown) - np.log(grown))
+    return np.where(gain > 0, variance, 0.0), np.maximum(gain, 0.0)
 
 
-def _single_gains(gram: FloatArray) -> FloatArray:
+def _single_gains(gram: FloatArray, least: FloatArray) -> FloatArray:
     """Gain of each column alone, shape (M, p)."""
-    diagonal = np.diagonal(gram, axis1=1, axis2=2)[:, 1:]
-    return _gain(np.square(gram[:, 0, 1:]) / np.maximum(diagonal, TINY))
+    own = np.maximum(np.diagonal(gram, axis1=1, axis2=2)[:, 1:], TINY)
+    return _offset(np.square(gram[:, 0, 1:]) / own, own, least)[1]
 
 
-def _greedy(gram: FloatArray, log_p: FloatArray, n_epochs: int, family: NoiseFamily) -> FloatArray:
+def _greedy(
+    gram: FloatArray, log_p: FloatArray, least: FloatArray, n_epochs: int, family: NoiseFamily
+) -> FloatArray:
     """Density of each model, shape (M,), where the columns that help most are freed one by one."""
     every, n_columns = np.arange(len(gram)), gram.shape[1] - 1
     left = np.ones((len(gram), n_columns), np.bool_)
@@ -333,10 +364,10 @@ def _greedy(gram: FloatArray, log_p: FloatArray, n_epochs: int, family: NoiseFam
     for _ in range(sum(rooms.values()) if n_columns else 0):
         left[:, :n_epochs] &= (taken["epoch"] < rooms["epoch"])[:, None]
         left[:, n_epochs:] &= (taken["night"] < rooms["night"])[:, None]
-        best = np.where(left, _single_gains(gram), -1.0).argmax(axis=1)
+        best = np.where(left, _single_gains(gram, least), -1.0).argmax(axis=1)
         own = np.maximum(gram[every, best + 1, best + 1], TINY)
         square = np.where(left[every, best], np.square(gram[every, 0, best + 1]) / own, 0.0)
-        gram, gain = _absorbed_each(gram, best + 1, np.maximum(square - 1, 0) / own)
+        gram, gain = _absorbed_each(gram, best + 1, _offset(square, own, least[best])[0])
         log_p = log_p + gain
         taken["epoch"] += best < n_epochs
         taken["night"] += best >= n_epochs
@@ -354,7 +385,9 @@ def _absorbed_each(
     return gram - factor * own[:, :, None] * own[:, None, :], -0.5 * np.log(total)
 
 
-def _freed(gram: FloatArray, log_p: FloatArray, sets: IntArray) -> tuple[FloatArray, FloatArray]:
+def _freed(
+    gram: FloatArray, log_p: FloatArray, sets: IntArray, least: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Density where the columns of each set are off by Gaussians of the best variances.
 
     Parameters
@@ -364,6 +397,8 @@ def _freed(gram: FloatArray, log_p: FloatArray, sets: IntArray) -> tuple[FloatAr
     log_p : ndarray, shape (M,)
     sets : ndarray, shape (S, 3)
         Columns from 0 on; p for none.
+    least : ndarray, shape (p,)
+        Least variance of each column's offset.
 
     Returns
     -------
@@ -375,6 +410,7 @@ def _freed(gram: FloatArray, log_p: FloatArray, sets: IntArray) -> tuple[FloatAr
     part = padded[:, rows[:, :, None], rows[:, None, :]]
     size = np.diagonal(part, axis1=2, axis2=3)[..., 1:]
     variance = np.where(size > 0, FREE / np.maximum(size, TINY), 0.0)
+    bound = np.append(least, 0.0)[sets]
     for _ in range(SWEEPS):
         for j in range(3):
             rest = part
@@ -383,7 +419,7 @@ def _freed(gram: FloatArray, log_p: FloatArray, sets: IntArray) -> tuple[FloatAr
                     rest, _ = absorbed(rest, other + 1, variance[..., other])
             own = np.maximum(rest[..., j + 1, j + 1], TINY)
             square = np.square(rest[..., 0, j + 1]) / own
-            variance[..., j] = np.maximum(square - 1, 0) / own
+            variance[..., j] = _offset(square, own, bound[:, j])[0]
     value = np.broadcast_to(log_p[:, None], part.shape[:2])
     for j in range(3):
         part, taken = absorbed(part, j + 1, variance[..., j])

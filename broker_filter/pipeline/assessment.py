@@ -269,7 +269,7 @@ class Assessment:
             others.of(window.row),
             fit=self._certifier.fit_of_event(window, certified, ended=kind == "final"),
             epochs=window.memory.epochs.get(window.key),
-            noise=certified.noise(self._scorer.family),
+            noise=certified.noise,
         )
         return self._build(window, found, times)
 

@@ -199,7 +199,8 @@ def _joined(batches: Sequence[WindowBatch]) -> WindowBatch:
         if columns[0].ndim == 1:
             return np.concatenate(columns)
         width = max(column.shape[1] for column in columns)
-        rows = [np.pad(column, ((0, 0), (0, width - column.shape[1]))) for column in columns]
-        return np.concatenate(rows)
+        rest = [(0, 0)] * (columns[0].ndim - 2)
+        wider = [((0, 0), (0, width - column.shape[1]), *rest) for column in columns]
+        return np.concatenate([np.pad(*each) for each in zip(columns, wider, strict=True)])
 
     return WindowBatch(**{column.name: stacked(column.name) for column in fields(WindowBatch)})

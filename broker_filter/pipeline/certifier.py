@@ -11,10 +11,10 @@ from broker_filter.alerts.alert import CertifiedK
 from broker_filter.alerts.certifications import Certification, is_due
 from broker_filter.alerts.parts import Noise
 from broker_filter.errors import ModelError
-from broker_filter.inference.noise_family import NoiseFamily
 from broker_filter.inference.scorer import Scorer
 from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.candidate import Candidate
+from broker_filter.pipeline.event_epochs import with_history_of
 from broker_filter.pipeline.lost_evaluations import LostEvaluations
 from broker_filter.pipeline.options import AssessmentOptions
 from broker_filter.types import Fit, NotFitted, StarEpochs
@@ -39,20 +39,24 @@ class Certified:
             found.log10_k, found.log10_k_error, found.effective_sample_size, found.count
         )
 
-    def noise(self, family: NoiseFamily | None) -> Noise | None:
+    @property
+    def noise(self) -> Noise | None:
         """The family that K holds against, and the constant star of it nearest to the data."""
         fit = self.fit
-        if not isinstance(fit, Fit) or fit.robust is None or family is None:
+        if not isinstance(fit, Fit) or fit.robust is None:
             return None
         main = max(range(len(fit.sources)), key=lambda i: fit.sources[i].n)
         nearest = fit.robust.noise[main]
         return Noise(
             error_scale=nearest.scale,
             red_noise=nearest.red_noise * nearest.median_error,
-            error_scale_min=family.scale[0],
-            error_scale_max=family.scale[1],
-            red_noise_max=family.red_noise * nearest.median_error,
+            error_scale_min=nearest.scale_bounds[0],
+            error_scale_max=nearest.scale_bounds[1],
+            red_noise_max=nearest.red_noise_bound * nearest.median_error,
             red_noise_time=nearest.tau if nearest.red_noise > 0 else None,
+            baseline_error=nearest.baseline_error,
+            nights=nearest.nights,
+            taken_from="history" if nearest.nights else "survey",
         )
 
 
@@ -130,7 +134,10 @@ class Certifier:
 
     def _certify(self, window: Candidate) -> Certified:
         """Fit a window; its K counts as one more certification."""
-        fit = self._fit(window, window.batch.epochs(window.row), "certified")
+        epochs = window.batch.epochs(window.row)
+        if window.key in window.memory.events:  # not from nights of the event itself
+            epochs = with_history_of(epochs, window.memory.epochs.get(window.key))
+        fit = self._fit(window, epochs, "certified")
         # Epochs that say nothing leave the odds as they are.
         found = (0.0, 0.0, 0.0)
         if isinstance(fit, Fit):

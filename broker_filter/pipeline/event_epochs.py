@@ -9,7 +9,7 @@ event opened, since the running baselines take up the event's own light later on
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -27,12 +27,22 @@ from broker_filter.state.columns import (
     unpacked,
     unpacked_keys,
 )
-from broker_filter.types import FloatArray, IntArray, StarEpochs, WindowBatch
+from broker_filter.types import (
+    HISTORY,
+    FloatArray,
+    IntArray,
+    SourceHistory,
+    StarEpochs,
+    WindowBatch,
+)
 
-__all__ = ["MAX_EPOCHS", "epochs_from_columns", "epochs_to_columns", "extended"]
+__all__ = ["MAX_EPOCHS", "epochs_from_columns", "epochs_to_columns", "extended", "with_history_of"]
 
 MAX_EPOCHS: Final = 2000
 """Most epochs kept of one event; beyond, neighbours of one source are merged."""
+
+UNKNOWN: Final = SourceHistory(0.0, 0.0, 1.0, 0.0, 0.0)
+"""History of a source of which nothing is known."""
 
 
 def extended(
@@ -67,6 +77,15 @@ def extended(
     return _thinned(_taken(joined, order), limit, int(own.sum()))
 
 
+def with_history_of(window: StarEpochs, known: StarEpochs | None) -> StarEpochs:
+    """A window's epochs, with the noise that its sources had when their event began."""
+    if known is None:
+        return window
+    histories = dict(zip(known.sources, _histories(known), strict=True))
+    own = zip(window.sources, _histories(window), strict=True)
+    return replace(window, history=tuple(histories.get(source, each) for source, each in own))
+
+
 def _joined(known: StarEpochs, window: StarEpochs) -> StarEpochs:
     """Both, one after the other, each source in the unit in which it is known."""
     index = {source: i for i, source in enumerate(known.sources)}
@@ -78,6 +97,9 @@ def _joined(known: StarEpochs, window: StarEpochs) -> StarEpochs:
     # A source whose baseline was not known has no points so far: it begins now.
     begins = ~np.isfinite(level[mine])
     level[mine[begins]], error[mine[begins]] = window.level[begins], window.error[begins]
+    history = [*_histories(known), *(_histories(window)[i] for i in new)]
+    for i in np.flatnonzero(begins).tolist():
+        history[mine[i]] = _histories(window)[i]
     factor = np.nan_to_num(window.level / level[mine], nan=1.0)[window.source].astype(np.float32)
     return StarEpochs(
         tuple(index),
@@ -87,7 +109,14 @@ def _joined(known: StarEpochs, window: StarEpochs) -> StarEpochs:
         np.concatenate([known.flux, window.flux * factor]),
         np.concatenate([known.sigma, window.sigma * factor]),
         np.concatenate([known.source, mine[window.source]]),
+        tuple(history),
+        known.survey,
     )
+
+
+def _histories(epochs: StarEpochs) -> tuple[SourceHistory, ...]:
+    """Of each source, also where nothing is known of any."""
+    return epochs.history or (UNKNOWN,) * len(epochs.sources)
 
 
 def _taken(epochs: StarEpochs, rows: IntArray | NDArray[np.bool_]) -> StarEpochs:
@@ -176,6 +205,9 @@ def epochs_to_columns(found: Mapping[EventKey, StarEpochs]) -> dict[str, Column]
         "flux": _stacked([one.flux for one in each], np.float32),
         "sigma": _stacked([one.sigma for one in each], np.float32),
         "source": _stacked([one.source for one in each], np.int16),
+        "history": np.array(
+            [astuple(past) for one in each for past in _histories(one)], np.float64
+        ).reshape(-1, len(HISTORY)),
     }
 
 
@@ -195,7 +227,8 @@ def epochs_from_columns(columns: Columns) -> dict[EventKey, StarEpochs]:
         return {}
     try:
         arrays = arrays_of(columns)
-        return dict(zip(unpacked_keys(arrays), _unstacked(arrays), strict=True))
+        found = zip(unpacked_keys(arrays), _unstacked(arrays), strict=True)
+        return {key: replace(epochs, survey=key[0]) for key, epochs in found}
     except (LookupError, ValueError, TypeError) as error:
         raise StateError(f"the event epochs of the snapshot cannot be used: {error!r}") from error
 
@@ -203,6 +236,8 @@ def epochs_from_columns(columns: Columns) -> dict[EventKey, StarEpochs]:
 def _unstacked(arrays: Mapping[str, NDArray[Any]]) -> Iterator[StarEpochs]:
     names = list(zip(unpacked("source_band", arrays), unpacked("source_name", arrays), strict=True))
     of_source = _spans(arrays["sources"], len(names))
+    # Older snapshots do not have them.
+    histories = arrays.get("history", np.tile(astuple(UNKNOWN), (len(names), 1)))
     for by_source, by_epoch in zip(
         of_source, _spans(arrays["count"], len(arrays["mjd_tai"])), strict=True
     ):
@@ -213,7 +248,9 @@ def _unstacked(arrays: Mapping[str, NDArray[Any]]) -> Iterator[StarEpochs]:
         if len(columns["source"]) and not 0 <= int(columns["source"].max()) < len(sources):
             raise ValueError("an epoch is of no known source")
         level, error = arrays["level"][by_source], arrays["error"][by_source]
-        yield StarEpochs(sources, level, error, **columns)
+        past = tuple(SourceHistory(*row) for row in histories[by_source].tolist())
+        t, flux, sigma, source = columns.values()
+        yield StarEpochs(sources, level, error, t, flux, sigma, source, past)
 
 
 def _spans(counts: NDArray[Any], total: int) -> list[slice]:

@@ -6,11 +6,12 @@ import logging
 import math
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
+from typing import Literal
 
 from broker_filter.alerts.build import Provenance
 from broker_filter.alerts.threshold import make_rule
 from broker_filter.backoff import Backoff
-from broker_filter.config import Input, NoiseSettings, Settings
+from broker_filter.config import Input, NoiseSettings, Settings, SurveyNoise
 from broker_filter.decode.avro.schema import load_folder
 from broker_filter.decode.decoder import Decoder
 from broker_filter.decode.framing import Unframer
@@ -22,6 +23,7 @@ from broker_filter.decode.registry import (
     package_folder,
 )
 from broker_filter.inference.magnification import magnification
+from broker_filter.inference.noise_bounds import NoiseBounds
 from broker_filter.inference.noise_family import NoiseFamily
 from broker_filter.inference.scorer import Scorer
 from broker_filter.inference.zoo import Entry, find, verify
@@ -121,7 +123,7 @@ def make_assessment(settings: Settings, entry: Entry, metrics: Metrics) -> Asses
         precision=model.precision,
         chunk=settings.batch.chunk,
         threads=model.threads,
-        family=noise_family(alert.noise),
+        noise=noise_bounds(alert.noise),
     )
     rule = make_rule(alert, card_threshold=entry.threshold, window_days=entry.window_days)
     said = {"log10_k": round(rule.threshold, 3), "decide_on": alert.decide_on}
@@ -143,17 +145,22 @@ def make_assessment(settings: Settings, entry: Entry, metrics: Metrics) -> Asses
     )
 
 
-def noise_family(settings: NoiseSettings | None) -> NoiseFamily | None:
+def noise_bounds(settings: NoiseSettings | Literal["white"]) -> NoiseBounds | None:
     """The constant stars that certified K allows for; None for white noise alone."""
-    if settings is None:
+    if settings == "white":
         return None
-    return NoiseFamily(
-        scale=settings.error_scale,
-        red_noise=settings.red_noise,
-        tau_days=settings.red_noise_days,
-        wrong_epochs=settings.wrong_epochs,
-        wrong_nights=settings.wrong_nights,
-    )
+
+    def family(usual: SurveyNoise) -> NoiseFamily:
+        return NoiseFamily(
+            scale=usual.error_scale,
+            red_noise=usual.red_noise,
+            tau_days=settings.red_noise_days,
+            wrong_epochs=settings.wrong_epochs,
+            wrong_nights=settings.wrong_nights,
+        )
+
+    surveys = {name.lower(): family(usual) for name, usual in settings.surveys.items()}
+    return NoiseBounds(family(settings.usual), surveys)
 
 
 def make_service(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from broker_filter.photometry.statistics import combine
 from broker_filter.photometry.usable import MAX_FLUX, MAX_SIGNIFICANCE, plausible
-from broker_filter.types import FloatArray, IntArray
+from broker_filter.types import HISTORY, FloatArray, IntArray
 from broker_filter.windows.instruments import Instruments
 from broker_filter.windows.points import PagedPoints
 from broker_filter.windows.tracks import Series, Tracks
@@ -40,6 +40,8 @@ class Units:
         1-sigma error of the track's quiet light in that unit.
     scale : ndarray, float64
         Factor on the error bars.
+    history : ndarray, shape (B, D, 5), float64
+        Columns `HISTORY`, zero where there are none.
     """
 
     level: FloatArray
@@ -47,6 +49,7 @@ class Units:
     offset: FloatArray
     error: FloatArray
     scale: FloatArray
+    history: FloatArray
 
     @property
     def usable(self) -> NDArray[np.bool_]:
@@ -176,6 +179,7 @@ class Readout:
     ) -> Units:
         """How each track of each window is read."""
         level, level_err, scale = np.full((3, *track.shape), np.nan)
+        history = np.zeros((*track.shape, len(HISTORY)))
         for d in range(track.shape[1]):
             rows = np.flatnonzero(present[:, d])
             part = window.take(rows)
@@ -184,10 +188,10 @@ class Readout:
                 part, _ = _packed(part, of, (of == d) & _valid(part))
             found = self._tracks.calibrate(track[rows, d], part)
             level[rows, d], level_err[rows, d] = found.level, found.level_err
-            scale[rows, d] = found.scale
+            scale[rows, d], history[rows, d] = found.scale, found.history
         with np.errstate(divide="ignore", invalid="ignore"):
             error = level_err / level
-        units = Units(level, level_err, np.zeros(level.shape), error, scale)
+        units = Units(level, level_err, np.zeros(level.shape), error, scale, history)
         return self._tied(units, track) if self._instruments.difference.any() else units
 
     def _tied(self, units: Units, track: IntArray) -> Units:
@@ -210,6 +214,7 @@ class Readout:
             np.where(difference, base - units.level, units.offset),
             np.where(difference, error, units.error),
             units.scale,
+            units.history,
         )
 
     def _known_total(self, track: IntArray) -> tuple[FloatArray, FloatArray]:

@@ -330,6 +330,7 @@ class WindowStore:
             ],
             source_level=reading.units.level[kept],
             source_error=reading.units.error[kept],
+            source_history=reading.units.history[kept],
         )
 
     def state(self) -> dict[str, Column]:
@@ -373,7 +374,8 @@ class WindowStore:
         self._make_room(len(self))
         self._newest[: len(self)] = columns["newest"]
         self._folding.anchor[: len(self)] = columns["anchor"]
-        self._tracks.restore({name: columns[f"track.{name}"] for name in COLUMNS})
+        found = {name: columns.get(f"track.{name}") for name in COLUMNS}
+        self._tracks.restore({name: column for name, column in found.items() if column is not None})
         self._points.restore(columns)
         if "level" in columns:  # older snapshots hold no merged points
             self._thinning.level[: len(self)] = columns["level"]

@@ -26,6 +26,7 @@ from broker_filter.photometry.statistics import (
 )
 from broker_filter.types import FloatArray, IntArray
 from broker_filter.windows.arrays import grown
+from broker_filter.windows.nights import NightSums, night_sums
 
 __all__ = ["COLUMNS", "Calibration", "Series", "Tracks"]
 
@@ -34,7 +35,12 @@ MAX_SCALE: Final = 5.0
 TOLERATED: Final = 3.0
 """A point further off than this many sigma is folded as if its error made it exactly that far."""
 
+SHORT_NIGHTS: Final = 10.0
+"""So many nights weigh as much as what epochs and cells say of the error of a mean."""
+
 _CHUNK_POINTS: Final = 1 << 20
+
+NIGHT_COLUMNS: Final = ("nights", "night_squares", "night_expected", "within", "freedom")
 
 COLUMNS: Final = (
     "slot",
@@ -49,8 +55,9 @@ COLUMNS: Final = (
     "reference",
     "reference_err",
     "residuals",
+    *NIGHT_COLUMNS,
 )
-"""The columns of `Tracks`: all that a snapshot needs."""
+"""The columns of `Tracks`: all that a snapshot needs. Older ones lack those of nights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +99,14 @@ class Calibration:
         Baseline flux and its 1-sigma error; NaN where there is none.
     scale : ndarray, shape (B,), float64
         Factor on the error bars, 1 to 5.
+    history : ndarray, shape (B, 5), float64
+        Columns `broker_filter.types.HISTORY`.
     """
 
     level: FloatArray
     level_err: FloatArray
     scale: FloatArray
+    history: FloatArray
 
 
 class Tracks:
@@ -130,6 +140,11 @@ class Tracks:
     reference        float64      flux         catalogue flux; NaN where unknown
     reference_err    float64      flux         its 1-sigma error
     residuals        uint32, 16   epochs       histogram of ``|residual| / error`` (`residual_bin`)
+    nights           uint32       nights       nights folded
+    night_squares    float64      errors^2     their squared offsets, in errors of one epoch
+    night_expected   float64                   what these are for white noise: sum of 1 / n
+    within           float64      errors^2     squared residuals about the means of nights
+    freedom          float64      epochs       what these are for right errors: epochs less nights
     ===============  ===========  ===========  ====================================================
     """
 
@@ -151,6 +166,11 @@ class Tracks:
         self.reference = np.zeros(1)
         self.reference_err = np.zeros(1)
         self.residuals = np.zeros((1, RESIDUAL_BINS), np.uint32)
+        self.nights = np.zeros(1, np.uint32)
+        self.night_squares = np.zeros(1)
+        self.night_expected = np.zeros(1)
+        self.within = np.zeros(1)
+        self.freedom = np.zeros(1)
 
     @property
     def nbytes(self) -> int:
@@ -174,7 +194,8 @@ class Tracks:
         self.size = len(columns["slot"])
         for name in COLUMNS:
             setattr(self, name, grown(getattr(self, name), self.size))
-            getattr(self, name)[: self.size] = columns[name]
+            if name in columns or name not in NIGHT_COLUMNS:
+                getattr(self, name)[: self.size] = columns[name]
         self._lead()
 
     def _lead(self) -> None:
@@ -281,6 +302,8 @@ class Tracks:
         self.residuals[t] += histogram.reshape(len(t), -1).astype(np.uint32)
         limit = TOLERATED * scale[group]
         weight *= (limit / np.maximum(np.abs(residual), limit)) ** 2
+        more = night_sums(group, time, off, 1.0 / variance, weight, scale, self._night_sums(t))
+        self._add_nights(t, more)
         mean, total = weighted_mean(off, weight, group, len(t))
         deviation = weight * (off - mean[group]) ** 2
         squares = np.asarray(np.bincount(group, deviation, len(t)), np.float64)
@@ -299,6 +322,25 @@ class Tracks:
         self.weight[t] = together
         self.count[t] += n.astype(np.uint32)
         self.cells[t] += np.uint32(1)
+
+    def _night_sums(self, t: IntArray) -> NightSums:
+        return NightSums(*(getattr(self, name)[t].astype(np.float64) for name in NIGHT_COLUMNS))
+
+    def _add_nights(self, t: IntArray, more: NightSums) -> None:
+        self.nights[t] += more.nights.astype(np.uint32)
+        self.night_squares[t] += more.squares
+        self.night_expected[t] += more.expected
+        self.within[t] += more.within
+        self.freedom[t] += more.freedom
+
+    def _history(self, t: IntArray, scale: FloatArray) -> FloatArray:
+        """Columns `broker_filter.types.HISTORY`, in units of errors times ``scale``."""
+        sums = self._night_sums(t)
+        nights, freedom = np.maximum(sums.nights, 1.0), np.maximum(sums.freedom, 1.0)
+        error_scale = np.where(sums.freedom > 0, np.sqrt(sums.within / freedom), 1.0) / scale
+        squares = sums.squares / nights / np.square(scale)
+        columns = (sums.nights, sums.freedom, error_scale, squares, sums.expected / nights)
+        return np.stack(columns, axis=1)
 
     def _studentised(
         self, t: IntArray, off: FloatArray, weight: FloatArray, group: IntArray
@@ -335,11 +377,15 @@ class Tracks:
     def _past(self, t: IntArray, least: int) -> tuple[FloatArray, FloatArray]:
         """Mean of the history and its error; NaN where it has fewer than ``least`` points.
 
-        The error is scaled by the scatter of points and of cells: noise that lasts for days
-        shows in the latter alone.
+        The error is scaled by the scatter of nights, in place of that of points once there are
+        enough of them, and of cells: noise that lasts for days shows in the latter alone.
         """
         known = self.count[t] >= least
         scatter = np.maximum(reduced_chi2(self.squares[t], self.count[t].astype(np.int64)), 1.0)
+        nights = self._night_sums(t)
+        of_nights = nights.squares / np.where(nights.expected > 0, nights.expected, 1.0)
+        share = nights.nights / (nights.nights + SHORT_NIGHTS)
+        scatter += share * (of_nights - scatter)
         of_cells = reduced_chi2(self.between[t], self.cells[t].astype(np.int64))
         scatter = np.maximum(scatter, of_cells)
         error = np.sqrt(scatter / np.where(known, self.weight[t], 1.0))
@@ -386,7 +432,8 @@ class Tracks:
             level[unknown], error[unknown] = quiet_level(
                 part.flux, part.error, part.n, scale[unknown]
             )
-        return Calibration(level, np.maximum(error, self.floor * np.abs(level)), scale)
+        error = np.maximum(error, self.floor * np.abs(level))
+        return Calibration(level, error, scale, self._history(track, scale))
 
 
 def _significant(scale: FloatArray, n: NDArray[np.integer[Any]]) -> FloatArray:

@@ -98,6 +98,7 @@ def window(relative: bool = False, offset: float = 0.0) -> WindowBatch:
         sources=[("wfi",), ("wfi",)],
         source_level=np.full((2, 1), 1.0 if relative else 10_000.0),
         source_error=np.full((2, 1), 0.001),
+        source_history=np.zeros((2, 1, 5)),
     )
 
 

@@ -62,6 +62,7 @@ def window(*, relative: bool = False) -> WindowBatch:
         sources=[("A", "C", "S")],
         source_level=level,
         source_error=np.array([[0.001, 0.002, np.nan]]),
+        source_history=np.zeros((1, 3, 5)),
     )
 
 

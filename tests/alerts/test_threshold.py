@@ -22,6 +22,7 @@ def test_a_budget_gives_the_threshold_of_the_design() -> None:
     ("settings", "rule"),
     [
         ({}, Rule(CARD)),
+        ({"decide_on": "certified"}, Rule(3.0, 1.0)),
         ({"log10_k": 2.0}, Rule(2.0)),
         ({"log10_k": 2.0, "decide_on": "certified", "trigger_log10_k": 0.5}, Rule(2.0, 0.5)),
         (
@@ -33,7 +34,14 @@ def test_a_budget_gives_the_threshold_of_the_design() -> None:
             Rule(math.log10(6 / 5), 1.0),
         ),
     ],
-    ids=["the card's", "a value", "a certified value", "a budget", "a budget of six bands"],
+    ids=[
+        "the card's",
+        "certified",
+        "a value",
+        "a certified value",
+        "a budget",
+        "a budget of six bands",
+    ],
 )
 def test_settings_give_the_rule(settings: dict[str, object], rule: Rule) -> None:
     made = make_rule(AlertSettings.model_validate(settings), card_threshold=CARD, window_days=DAYS)

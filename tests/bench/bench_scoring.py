@@ -47,6 +47,7 @@ def windows(n: int, epochs: int) -> WindowBatch:
         sources=[("wfi",)] * n,
         source_level=np.full((n, 1), 15_000.0),
         source_error=np.full((n, 1), 0.001),
+        source_history=np.zeros((n, 1, 5)),
     )
 
 

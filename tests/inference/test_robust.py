@@ -9,6 +9,7 @@ import torch
 from broker_filter.inference.fit import Fitter
 from broker_filter.inference.lens import excess_by_curve
 from broker_filter.inference.likelihood import Likelihood
+from broker_filter.inference.noise_bounds import NoiseBounds
 from broker_filter.inference.noise_family import NoiseFamily
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.inference.robust import source_lights
@@ -40,7 +41,7 @@ def epochs(seed: int, *, height: float = 0.0, red_noise: float = 0.0, sites: int
 
 
 def fit(of: StarEpochs) -> Fit:
-    found = Fitter(PRIOR, family=FAMILY)(of, 60_000.0, torch.empty(0, 5), 1)
+    found = Fitter(PRIOR, noise=NoiseBounds(FAMILY))(of, 60_000.0, torch.empty(0, 5), 1)
     assert isinstance(found, Fit)
     return found
 

@@ -54,6 +54,7 @@ def make_batch(lengths: list[int], seed: int = 0) -> WindowBatch:
         sources=[("camera",)] * len(n),
         source_level=np.ones((len(n), 1)),
         source_error=np.full((len(n), 1), 0.001),
+        source_history=np.zeros((len(n), 1, 5)),
     )
 
 

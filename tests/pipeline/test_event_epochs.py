@@ -48,6 +48,7 @@ def window(
         sources=[(name,)],
         source_level=np.array([[level]]),
         source_error=np.array([[0.001]]),
+        source_history=np.zeros((1, 1, 5)),
     )
 
 

@@ -27,7 +27,6 @@ class Script:
     network: float = 0.0
     certified: float = 0.0
     fits: list[float] = field(default_factory=list)
-    family: None = None
 
     def score(self, batch: WindowBatch) -> Scored:
         return Scored(np.full(len(batch), self.network), batch.t_start)  # type: ignore[arg-type]
@@ -100,6 +99,7 @@ def window(n: int, start: float) -> WindowBatch:
         sources=[("a",)],
         source_level=one[:, None],
         source_error=0.001 * one[:, None],
+        source_history=np.zeros((len(one), 1, 5)),
     )
 
 

@@ -54,7 +54,6 @@ class PeakScorer:
 
     epochs_seen: list[int] = field(default_factory=list)
     fitted_whole: list[int] = field(default_factory=list)
-    family: None = None
 
     def warm_up(self) -> None: ...
 
