@@ -15,7 +15,9 @@ import torch
 from broker_filter.errors import BrokerFilterError
 from broker_filter.inference import zoo
 from broker_filter.observe.text import aligned_table, printable_lines
+from model_zoo.evaluate.labels import LABELS, read_labels, some_of_each
 from model_zoo.evaluate.sets import FULL, FULL_PROOF, QUICK, QUICK_PROOF, Proof
+from model_zoo.evaluate.sky import Filter, evaluate_sky, sky_table, summary
 from model_zoo.evaluate.suite import PARTS, card_figures, evaluate
 from model_zoo.training.config import load_config
 from model_zoo.training.entry import file_entry, refile
@@ -97,6 +99,18 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         "--update-card", action="store_true", help="put the figures into the entry's card"
     )
     evaluation.add_argument("--quiet", action="store_true", help="no progress bars")
+    sky = evaluation.add_argument_group("labelled stars of the real sky, in place of the parts")
+    sky.add_argument("--sky", type=Path, metavar="DIR", help="their photometry; writes sky.json")
+    sky.add_argument(
+        "--labels", type=Path, default=LABELS, metavar="FILE", help="their table (CSV)"
+    )
+    sky.add_argument(
+        "--half", choices=["tune", "report", "all"], default="report", help="which of them"
+    )
+    sky.add_argument("--most", type=int, metavar="N", help="stars of each class and survey")
+    sky.add_argument(
+        "--every-days", type=float, default=1.0, metavar="D", help="between two evaluations"
+    )
     go_on = "parts that are done stay in --out, name the others with --parts"
     evaluation.set_defaults(run=_evaluate, go_on=go_on)
 
@@ -135,6 +149,8 @@ def _train(args: argparse.Namespace) -> int:
 def _evaluate(args: argparse.Namespace) -> int:
     path = Path(args.model)
     entry = zoo.verify(path if path.is_dir() else zoo.find(args.model))
+    if args.sky:
+        return _evaluate_sky(args, entry)
     usual = asdict(QUICK_PROOF if args.quick else FULL_PROOF)
     proof = Proof(**{name: getattr(args, name) or usual[name] for name in PROVED})
     results = evaluate(
@@ -150,6 +166,21 @@ def _evaluate(args: argparse.Namespace) -> int:
         refile(entry, results)
     print(_table(results))
     print(f"report: {args.out / 'report.md'}")
+    return 0
+
+
+def _evaluate_sky(args: argparse.Namespace, entry: zoo.Entry) -> int:
+    stars = [one for one in read_labels(args.labels) if args.half in (one.half, "all")]
+    if args.most is not None:
+        stars = some_of_each(stars, args.most)
+    records = evaluate_sky(
+        Filter(entry, every_days=args.every_days), args.sky, stars, args.out / "sky_stars.jsonl"
+    )
+    found = summary(records, entry.window_days, entry.threshold)
+    found = {"model_id": entry.model_id, "half": args.half, "every_days": args.every_days} | found
+    (args.out / "sky.json").write_text(json.dumps(found, indent=1) + "\n")
+    print(sky_table(found))
+    print(f"written: {args.out / 'sky.json'}")
     return 0
 
 

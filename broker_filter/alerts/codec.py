@@ -22,7 +22,7 @@ from broker_filter.schemas import (
     known_versions,
     schema_header,
 )
-from broker_filter.types import Message, OutgoingMessage
+from broker_filter.types import Headers, Message, OutgoingMessage
 
 __all__ = ["from_avro", "from_message", "to_avro", "to_json_dict", "to_message"]
 
@@ -85,13 +85,15 @@ def to_message(alert: Alert, topic: str) -> OutgoingMessage:
     SchemaError
         A field does not fit the schema.
     """
-    headers = (
+    headers: Headers = (
         schema_header("alert"),
         ("alertId", str(alert.alert_id).encode()),
         ("state", alert.state.encode()),
         ("log10K", repr(alert.log10_k).encode()),
         ("modelId", alert.model_id.encode()),
     )
+    if alert.verdict is not None:
+        headers += (("verdict", alert.verdict.verdict.encode()),)
     return OutgoingMessage(topic, str(alert.star_id).encode(), to_avro(alert), headers)
 
 

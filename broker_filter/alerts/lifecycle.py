@@ -68,6 +68,8 @@ __all__ = [
     "UPDATE_STEP",
     "EventKey",
     "EventState",
+    "counts_from_columns",
+    "counts_to_columns",
     "decide",
     "events_from_columns",
     "events_to_columns",
@@ -337,6 +339,28 @@ def events_from_columns(columns: Columns) -> dict[EventKey, EventState]:
         return dict(zip(keys, _states(arrays, len(keys)), strict=True))
     except (LookupError, ValueError, TypeError) as error:
         raise StateError(f"the events of the snapshot cannot be used: {error!r}") from error
+
+
+def counts_to_columns(counts: Mapping[EventKey, int]) -> dict[str, Column]:
+    """Write how many events each star and band has had, as columns for a snapshot."""
+    return {**packed_keys(counts), "events": np.array(list(counts.values()), np.int64)}
+
+
+def counts_from_columns(columns: Columns) -> dict[EventKey, int]:
+    """Read what `counts_to_columns` wrote; snapshots of older versions have none.
+
+    Raises
+    ------
+    StateError
+        If columns are missing or of different lengths.
+    """
+    if not columns:
+        return {}
+    try:
+        arrays = arrays_of(columns)
+        return dict(zip(unpacked_keys(arrays), arrays["events"].tolist(), strict=True))
+    except (LookupError, ValueError, TypeError) as error:
+        raise StateError(f"the counts of the snapshot cannot be used: {error!r}") from error
 
 
 def _states(arrays: Mapping[str, NDArray[Any]], n: int) -> Iterator[EventState]:

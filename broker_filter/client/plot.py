@@ -60,6 +60,7 @@ def plot_light_curve(
         top.fill_between(
             times, shown.low, shown.high, color=MODEL, alpha=0.3, lw=0, label="68 %", zorder=3
         )
+        _draw_rival(alert, top)
         bottom.axhline(0, color=MODEL, lw=1.2, zorder=3)
         for axes in (top, bottom):
             axes.axvline(mjd_to_datetime(alert.last_epoch_mjd_tai), color=INK, lw=0.8, ls=":")
@@ -87,6 +88,19 @@ def _draw_points(alert: Alert, shown: ShownCurve, top: Axes, bottom: Axes) -> No
         _errorbar(top, times, shown.flux[mine], shown.sigma[mine], colour, label=label)
         residual = shown.residual[mine]
         _errorbar(bottom, times, residual, np.ones_like(residual), colour)
+
+
+def _draw_rival(alert: Alert, top: Axes) -> None:
+    """The curve of the most probable rival, in the source of most epochs."""
+    drawn = next((rival for rival in alert.rivals if rival.curve is not None), None)
+    if drawn is None or drawn.curve is None or not alert.n_epochs:
+        return
+    source = np.zeros(alert.n_epochs, np.int16) if alert.source is None else alert.source
+    mine = source == np.bincount(source).argmax()
+    times, label = _dates(alert.mjd_tai[mine]), plot_text(f"as {drawn.name}", 30)
+    limits = top.get_ylim()
+    top.plot(times, drawn.curve[mine], color=INK, lw=1.1, ls="--", label=label, zorder=5)
+    top.set_ylim(limits)
 
 
 def _source_label(alert: Alert, i: int, n: int) -> str:

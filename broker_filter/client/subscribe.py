@@ -14,6 +14,7 @@ from typing import Protocol, Self
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.codec import from_message
+from broker_filter.alerts.verdict import VERDICTS
 from broker_filter.errors import ConfigError, PoisonMessage
 from broker_filter.kafka.reader import TopicReader
 from broker_filter.observe.text import printable
@@ -59,6 +60,8 @@ class Subscription:
         None for all.
     timeout_s : float or None, seconds
         None to wait for ever.
+    verdicts : collection of str or None
+        None for all, and for alerts without one.
     received, unwanted, broken : int
         Messages so far: all, those ruled out, those that could not be read.
     """
@@ -67,6 +70,7 @@ class Subscription:
     min_log10_k: float | None = None
     states: Collection[str] | None = None
     timeout_s: float | None = None
+    verdicts: Collection[str] | None = None
     received: int = 0
     unwanted: int = 0
     broken: int = 0
@@ -127,18 +131,20 @@ class Subscription:
         except PoisonMessage as error:
             self._count_broken(message, error)
             return None
-        if not self._wants(alert.log10_k, alert.state):
+        verdict = "" if alert.verdict is None else alert.verdict.verdict
+        if not self._wants(alert.log10_k, alert.state, verdict):
             self.unwanted += 1
             return None
         return alert
 
-    def _wants(self, log10_k: float | None, state: str | None) -> bool:
+    def _wants(self, log10_k: float | None, state: str | None, verdict: str | None) -> bool:
         """Whether an alert is wanted, as far as is known; None is not known."""
         too_low = (
             self.min_log10_k is not None and log10_k is not None and log10_k < self.min_log10_k
         )
         wrong_state = self.states is not None and state is not None and state not in self.states
-        return not (too_low or wrong_state)
+        other = self.verdicts is not None and verdict is not None and verdict not in self.verdicts
+        return not (too_low or wrong_state or other)
 
     def _count_broken(self, message: Message, error: PoisonMessage) -> None:
         self.broken += 1
@@ -154,17 +160,17 @@ class Subscription:
             )
 
 
-def _headers(message: Message) -> tuple[float | None, str | None]:
-    """Read log10 K and state from the headers; None where one is missing."""
+def _headers(message: Message) -> tuple[float | None, str | None, str | None]:
+    """Read log10 K, state and verdict from the headers; None where one is missing."""
     headers = dict(message.headers)
     try:
-        log10_k, state = headers.get("log10K"), headers.get("state")
-        return (
-            None if log10_k is None else float(log10_k.decode()),
-            None if state is None else state.decode(),
+        log10_k, state, verdict = (
+            None if (value := headers.get(name)) is None else value.decode()
+            for name in ("log10K", "state", "verdict")
         )
+        return None if log10_k is None else float(log10_k), state, verdict
     except ValueError as error:
-        raise PoisonMessage("headers", f"log10K or state cannot be read: {error}") from None
+        raise PoisonMessage("headers", f"log10K, state or verdict: {error}") from None
 
 
 def subscribe(
@@ -176,6 +182,7 @@ def subscribe(
     states: Collection[str] | None = None,
     timeout_s: float | None = None,
     config: Mapping[str, str | int | float | bool] | None = None,
+    verdicts: Collection[str] | None = None,
 ) -> Subscription:
     """Subscribe to alerts.
 
@@ -200,6 +207,8 @@ def subscribe(
         End after so many seconds without a message; None waits for ever.
     config : mapping or None
         Further librdkafka properties, such as ``{"security.protocol": "SASL_SSL", ...}``.
+    verdicts : collection of str or None
+        Only alerts with one of these verdicts, of `broker_filter.alerts.verdict.VERDICTS`.
 
     Returns
     -------
@@ -209,7 +218,7 @@ def subscribe(
     Raises
     ------
     ConfigError
-        An unknown state, a property that librdkafka refuses, or refused credentials.
+        An unknown state or verdict, a property that librdkafka refuses, or refused credentials.
     TransientError
         No broker answers.
     """
@@ -217,5 +226,9 @@ def subscribe(
         raise ConfigError(
             f"unknown alert state {', '.join(sorted(unknown))}; the states are {', '.join(STATES)}"
         )
+    if unknown := set(verdicts or ()) - set(VERDICTS):
+        raise ConfigError(
+            f"unknown verdict {', '.join(sorted(unknown))}; the verdicts are {', '.join(VERDICTS)}"
+        )
     reader = TopicReader(bootstrap_servers, topic, group_id, from_beginning, config)
-    return Subscription(reader, min_log10_k, states, timeout_s)
+    return Subscription(reader, min_log10_k, states, timeout_s, verdicts)

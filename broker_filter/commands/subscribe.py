@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from broker_filter.alerts.verdict import VERDICTS
 from broker_filter.client.text import format_alert
 from broker_filter.commands.options import add_client_config, positive_int
 from broker_filter.observe.text import json_line
@@ -55,6 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--from-beginning", action="store_true", help="start at the oldest alert")
     source.add_argument("--min-log10-k", type=float, metavar="X", help="lowest log10 K")
     source.add_argument("--state", action="append", choices=STATES, help="may be given repeatedly")
+    source.add_argument(
+        "--verdict",
+        dest="verdicts",
+        type=_verdicts,
+        metavar="VERDICTS",
+        help=f"only alerts with one of these, parted by commas: {', '.join(VERDICTS)}",
+    )
     source.add_argument("--max-alerts", type=positive_int, metavar="N", help="stop after N alerts")
     source.add_argument(
         "--timeout", type=float, metavar="S", help="stop after S seconds of silence"
@@ -76,10 +84,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _columns(text: str) -> tuple[str, ...]:
+    return _some_of(COLUMNS, text)
+
+
+def _verdicts(text: str) -> tuple[str, ...]:
+    return _some_of(VERDICTS, text)
+
+
+def _some_of(known: Collection[str], text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
-    if unknown := set(names) - set(COLUMNS):
+    if unknown := set(names) - set(known):
         raise argparse.ArgumentTypeError(
-            f"{', '.join(sorted(unknown))!r} is not of {', '.join(COLUMNS)}"
+            f"{', '.join(sorted(unknown))!r} is not of {', '.join(known)}"
         )
     return names
 
@@ -111,6 +127,7 @@ def run(args: argparse.Namespace) -> int:
                 args.state,
                 args.timeout,
                 read_properties(args.client_config),
+                args.verdicts,
             )
         )
         saves = _saves(args, stack)

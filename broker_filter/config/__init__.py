@@ -11,7 +11,7 @@ file that ``kafka.security.password_file`` names, never from the YAML file, and 
 
 from __future__ import annotations
 
-from broker_filter.config.alert import AlertSettings, NoiseSettings, SurveyNoise
+from broker_filter.config.alert import AlertSettings, NoiseSettings, RateSettings, SurveyNoise
 from broker_filter.config.input import Input, Packets
 from broker_filter.config.kafka import Kafka, Security
 from broker_filter.config.model import Batch, Model
@@ -30,6 +30,7 @@ __all__ = [
     "Model",
     "NoiseSettings",
     "Packets",
+    "RateSettings",
     "ScheduleSettings",
     "Security",
     "Settings",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
 from broker_filter.config.fields import STRICT
 
-__all__ = ["AlertSettings", "NoiseSettings", "SurveyNoise"]
+__all__ = ["AlertSettings", "NoiseSettings", "RateSettings", "SurveyNoise"]
 
 
 def _check_order(name: str, bounds: tuple[float, float]) -> None:
@@ -80,6 +81,25 @@ class NoiseSettings(BaseModel):
         return self
 
 
+class RateSettings(BaseModel):
+    """How often windows of each class alert, relative to each other, for the verdict."""
+
+    model_config = STRICT
+
+    microlensing: float = Field(default=1.0, gt=0, description="events of a single lens")
+    anomalous_lens: float = Field(
+        default=0.1, gt=0, description="events of a lens with a planet or a companion"
+    )
+    flare: float = Field(default=3.0, gt=0, description="flares")
+    outburst: float = Field(default=3.0, gt=0, description="outbursts, such as dwarf novae")
+    variable: float = Field(
+        default=30.0, gt=0, description="variable stars: periodic, smooth, trends, dips"
+    )
+    artefact: float = Field(
+        default=10.0, gt=0, description="wrong epochs and nights, and noise alone"
+    )
+
+
 class AlertSettings(BaseModel):
     """When an alert is published and what it carries."""
 
@@ -109,6 +129,15 @@ class AlertSettings(BaseModel):
         default="white",
         description="noise of constant stars that certified K allows for; white for none but that"
         " of the errors",
+    )
+    rivals: bool = Field(
+        default=True,
+        description="whether alerts say what else it could be, and have a verdict; needs certified",
+    )
+    rates: RateSettings = Field(default_factory=RateSettings, description=str(RateSettings.__doc__))
+    known_variables: Path | None = Field(
+        default=None,
+        description="table of known variable stars, CSV or Parquet: label, and id or ra, dec (deg)",
     )
     false_alarms_per_night: float | None = Field(
         default=None,

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from broker_filter.inference.ascent import Modes, climb
@@ -41,7 +42,7 @@ from broker_filter.inference.robust import robust_k
 from broker_filter.photometry.usable import plausible
 from broker_filter.types import Fit, Lenses, NotFitted, RobustK, SourceFit, StarEpochs
 
-__all__ = ["ENOUGH_SAMPLES", "Fitter"]
+__all__ = ["ENOUGH_SAMPLES", "Fitter", "usable_epochs", "usable_rows"]
 
 LEAST_EPOCHS = 6
 """Four parameters, a share and a baseline: fewer epochs decide nothing."""
@@ -136,7 +137,7 @@ class Fitter:
         samples : int
             Of the posterior.
         """
-        epochs = _usable(epochs)
+        epochs = usable_epochs(epochs)
         if len(epochs) < LEAST_EPOCHS:
             return NotFitted(f"not fitted: {len(epochs)} usable epochs, {LEAST_EPOCHS} are needed")
         draw = torch.Generator().manual_seed(seed)
@@ -243,13 +244,18 @@ def _most_likely(problem: _Problem, seen: _Seen, modes: Modes) -> Tensor:
     return problem.box.theta(found.z[found.height.argmax()])
 
 
-def _usable(epochs: StarEpochs) -> StarEpochs:
-    """Epochs with a time, of plausible flux and error, from sources with a baseline."""
+def usable_rows(epochs: StarEpochs) -> NDArray[np.bool_]:
+    """Epochs with a time, of plausible flux and error, from sources with a baseline; shape (n,)."""
     flux, sigma = epochs.flux.astype(np.float64), epochs.sigma.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         known = np.isfinite(epochs.error) & (epochs.error >= 0)
         good = np.isfinite(epochs.mjd_tai) & known[epochs.source] & (sigma > 0)
-    good &= plausible(flux, sigma)
+    return np.asarray(good & plausible(flux, sigma))
+
+
+def usable_epochs(epochs: StarEpochs) -> StarEpochs:
+    """The epochs of `usable_rows`, and the sources that have any."""
+    good = usable_rows(epochs)
     present, source = np.unique(epochs.source[good], return_inverse=True)
     return StarEpochs(
         tuple(epochs.sources[i] for i in present.tolist()),

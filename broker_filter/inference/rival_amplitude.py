@@ -177,7 +177,7 @@ def _reduced(
     gram = gram.reshape(*gram.shape[:2], *extra, *gram.shape[2:])
     mixed = mixed.reshape(*mixed.shape[:2], *extra, *mixed.shape[2:])
     fixed = noise.fixed.reshape(len(noise.noises), 1, *extra, 2, 2)
-    variance = noise.light.baseline_error**2
+    variance = noise.baseline_error**2
     ones = fixed[..., 1, 1] * k2
     taken = variance / (1 + variance * ones) * k2**2
     with_ones, across = mixed[..., 1], fixed[..., 0, 1]
@@ -213,18 +213,16 @@ class SourceBest:
     scale : float
         Factor k on the errors.
     amplitude : ndarray, shape (q,), float64
+    offset : float
+        Of the baseline from the assumed one.
     curve : ndarray, shape (n,), float64
         Flux less the assumed baseline, at the epochs.
-    red_noise : float
-        Amplitude of the noise, in units of the baseline, and its time in days.
-    tau : float
     """
 
     scale: float
     amplitude: FloatArray
+    offset: float
     curve: FloatArray
-    red_noise: float
-    tau: float
 
 
 def source_best(noise: SourceNoise, columns: FloatArray, amplitude: Amplitude) -> SourceBest:
@@ -236,8 +234,7 @@ def source_best(noise: SourceNoise, columns: FloatArray, amplitude: Amplitude) -
     j = int((log_p[:, 0] + noise.log_share).argmax())
     sums = _reduced(noise, gram, mixed, log_k)
     f = amplitude.best(sums.square, sums.mixed)[j, 0] if columns.shape[1] else np.zeros(0)
-    k, variance = float(np.exp(log_k[j, 0])), noise.light.baseline_error**2
+    k, variance = float(np.exp(log_k[j, 0])), noise.baseline_error**2
     across = (noise.fixed[j, 0, 1] - mixed[j, 0, :, 1] @ f) / k**2
-    offset = variance * across / (1 + variance * noise.fixed[j, 1, 1] / k**2)
-    chosen = noise.noises[j]
-    return SourceBest(k, f, offset + columns @ f, chosen.amplitude * k, chosen.tau)
+    offset = float(variance * across / (1 + variance * noise.fixed[j, 1, 1] / k**2))
+    return SourceBest(k, f, offset, offset + columns @ f)

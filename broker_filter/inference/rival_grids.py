@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Final
 
@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 from broker_filter.inference.noise_family import SourceLight
 from broker_filter.inference.rival_amplitude import (
     AnySign,
+    SourceBest,
     log_by_noise,
     log_marginal,
     source_best,
@@ -21,7 +22,7 @@ from broker_filter.inference.rival_amplitude import (
 from broker_filter.inference.rival_noise import NoisePrior, SourceNoise
 from broker_filter.types import FloatArray
 
-__all__ = ["Found", "artefact", "constant", "constants", "smooth"]
+__all__ = ["Found", "artefact", "constant", "constants", "joined", "smooth"]
 
 AMPLITUDES: Final = tuple(np.geomspace(0.003, 3.0, 7).tolist())
 TIMES: Final = tuple(np.geomspace(0.1, 100.0, 7).tolist())
@@ -48,12 +49,15 @@ class Found:
         Days and units of the baseline.
     curve : ndarray, shape (n,), float64
         Flux less 1, epochs source by source.
+    scale : float
+        Factor on the errors that it needs, in the source that needs the largest.
     """
 
     log_p: float
     error: float
     parameters: Mapping[str, float]
     curve: FloatArray
+    scale: float
 
 
 def constants(noises: Sequence[SourceNoise]) -> FloatArray:
@@ -67,8 +71,13 @@ def _none(noise: SourceNoise) -> FloatArray:
 
 def constant(noises: Sequence[SourceNoise]) -> Found:
     """A star that only its noise moves."""
-    curves = [source_best(noise, _none(noise)[:, 0], _QUIET).curve for noise in noises]
-    return Found(float(constants(noises).sum()), 0.0, {}, np.concatenate(curves))
+    best = [source_best(noise, _none(noise)[:, 0], _QUIET) for noise in noises]
+    return Found(float(constants(noises).sum()), 0.0, {}, *joined(best))
+
+
+def joined(sources: Sequence[SourceBest]) -> tuple[FloatArray, float]:
+    """The curve of all sources, and the largest factor on their errors."""
+    return np.concatenate([one.curve for one in sources]), max(one.scale for one in sources)
 
 
 def smooth(lights: Sequence[SourceLight], prior: NoisePrior) -> Found:
@@ -77,19 +86,19 @@ def smooth(lights: Sequence[SourceLight], prior: NoisePrior) -> Found:
     noises = [SourceNoise(light, prior, processes) for light in lights]
     log_p = sum(log_by_noise(noise, _none(noise), _QUIET)[:, 0] for noise in noises)
     best = int(np.argmax(log_p))
-    curves = [_smoothed(light, prior, processes[best]) for light in lights]
+    found = [_smoothed(light, prior, processes[best]) for light in lights]
     total = float(logsumexp(log_p)) - math.log(len(processes))
     amplitude, tau = processes[best]
-    return Found(total, 0.0, {"amplitude": amplitude, "tau": tau}, np.concatenate(curves))
+    return Found(total, 0.0, {"amplitude": amplitude, "tau": tau}, *joined(found))
 
 
-def _smoothed(light: SourceLight, prior: NoisePrior, process: tuple[float, float]) -> FloatArray:
+def _smoothed(light: SourceLight, prior: NoisePrior, process: tuple[float, float]) -> SourceBest:
     """What remains of the residuals without their white part."""
     noise = SourceNoise(light, prior, [process])
-    flat = source_best(noise, _none(noise)[:, 0], _QUIET).curve
-    off = light.residual - flat
+    flat = source_best(noise, _none(noise)[:, 0], _QUIET)
+    off = light.residual - flat.curve
     white = light.sigma**2 * noise.noises[0].whitened(off[:, None])[:, 0]
-    return np.asarray(light.residual - white)
+    return replace(flat, curve=light.residual - white)
 
 
 def artefact(noises: Sequence[SourceNoise], quiet: FloatArray) -> Found:
@@ -113,13 +122,13 @@ def artefact(noises: Sequence[SourceNoise], quiet: FloatArray) -> Found:
     ]
     one, best = max(zip(tries, log_p, strict=True), key=lambda pair: float(pair[1].max()))
     columns = one.columns[:, int(best.argmax())]
-    curves = [
-        source_best(noise, columns if i == one.source else _none(noise)[:, 0], WRONG).curve
+    each = [
+        source_best(noise, columns if i == one.source else _none(noise)[:, 0], WRONG)
         for i, noise in enumerate(noises)
     ]
     where = noises[one.source].light.t[columns.any(axis=1)]
     parameters = {"first": float(where[0]), "last": float(where[-1]), "epochs": float(len(where))}
-    return Found(float(logsumexp(np.concatenate(log_p))), 0.0, parameters, np.concatenate(curves))
+    return Found(float(logsumexp(np.concatenate(log_p))), 0.0, parameters, *joined(each))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,17 +20,23 @@ from scipy.special import logsumexp
 
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.likelihood import Likelihood
-from broker_filter.inference.noise_family import SourceLight
 from broker_filter.inference.rival_amplitude import Between, log_marginal, source_best
-from broker_filter.inference.rival_grids import Found, artefact, constant, constants, smooth
+from broker_filter.inference.rival_grids import (
+    Found,
+    artefact,
+    constant,
+    constants,
+    joined,
+    smooth,
+)
 from broker_filter.inference.rival_noise import NoisePrior, SourceNoise
-from broker_filter.inference.rival_sampler import Marginal, climb_to, heights, sample_marginal
+from broker_filter.inference.rival_sampler import climb_to, heights, sample_marginal
 from broker_filter.inference.rival_shapes import CURVED, CurvedShape, Span
 from broker_filter.inference.rival_starts import starts_of
 from broker_filter.inference.robust import source_lights
 from broker_filter.types import FloatArray, Lenses
 
-__all__ = ["Comparison", "compare", "curved"]
+__all__ = ["Comparison", "LensFound", "compare", "curved", "lens_marginal"]
 
 STARTS: Final = 5
 APART: Final = 0.1
@@ -40,27 +46,40 @@ LEAST: Final = 1e-9  # of a baseline's variance in a fit
 
 
 @dataclass(frozen=True, slots=True)
+class LensFound:
+    """The lens's marginal likelihood and its best curve.
+
+    Parameters
+    ----------
+    found : Found
+    theta : ndarray, shape (4,), float64
+    f_s, offset : ndarray, shape (S,), float64
+        Share of lensed light of each source, and how far its baseline is from the assumed one.
+    """
+
+    found: Found
+    theta: FloatArray
+    f_s: FloatArray
+    offset: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Marginal likelihoods of the lens and of each rival, natural log, all without (2 pi)^(-n/2).
 
     Parameters
     ----------
-    lens : Marginal
-        Its ``best`` is a row of the lenses.
-    lens_scale : float
-        Largest factor on the errors of a source that the best lens needs.
+    lens : LensFound
     rivals : dict of str to Found
     """
 
-    lens: Marginal
-    lens_scale: float
+    lens: LensFound
     rivals: dict[str, Found]
 
     def log10_k(self, name: str) -> tuple[float, float]:
         """Bayes factor of the lens against one rival, and its standard error, in dex."""
-        rival = self.rivals[name]
-        error = math.hypot(self.lens.error, rival.error)
-        return (self.lens.log_p - rival.log_p) / LN_10, error / LN_10
+        lens, rival = self.lens.found, self.rivals[name]
+        return (lens.log_p - rival.log_p) / LN_10, math.hypot(lens.error, rival.error) / LN_10
 
 
 def compare(
@@ -83,21 +102,21 @@ def compare(
     lights = source_lights(likelihood)
     noises = [SourceNoise(light, prior) for light in lights]
     draw = np.random.default_rng(seed)
-    lens, scale = _lens(likelihood, lenses, noises, draw)
+    lens = lens_marginal(likelihood, lenses, noises, draw)
     rivals = {shape.name: curved(shape, noises, span, draw) for shape in CURVED}
     rivals["smooth"] = smooth(lights, prior)
     rivals["artefact"] = artefact(noises, constants(noises))
     rivals["constant"] = constant(noises)
-    return Comparison(lens, scale, rivals)
+    return Comparison(lens, rivals)
 
 
-def _lens(
+def lens_marginal(
     likelihood: Likelihood,
     lenses: Lenses,
     noises: Sequence[SourceNoise],
     draw: np.random.Generator,
-) -> tuple[Marginal, float]:
-    """The lens's marginal likelihood, and the scale of the errors that its best curve needs."""
+) -> LensFound:
+    """The lens's marginal likelihood under the noise of its rivals, and its best curve."""
     rows = draw.permutation(len(lenses.theta))[:LENSES]
     theta = lenses.theta[rows]
     excess = likelihood.excess(torch.from_numpy(theta)).numpy().T[..., None]
@@ -110,12 +129,14 @@ def _lens(
     total = float(logsumexp(log_weight))
     effective = math.exp(2 * total - float(logsumexp(2 * log_weight)))
     error = math.sqrt(max(1 / effective - 1 / len(rows), 0.0))
-    best = int(np.argmax(log_p))
-    scale = max(
-        source_best(noise, part[:, best], share).scale
-        for noise, part in zip(noises, parts, strict=True)
+    row = int(np.argmax(log_p))
+    best = [source_best(n, part[:, row], share) for n, part in zip(noises, parts, strict=True)]
+    return LensFound(
+        Found(total - math.log(len(rows)), error, {}, *joined(best)),
+        theta[row],
+        np.array([one.amplitude[0] for one in best]),
+        np.array([one.offset for one in best]),
     )
-    return Marginal(total - math.log(len(rows)), error, theta[best]), scale
 
 
 def _by_source(noises: Sequence[SourceNoise], columns: FloatArray) -> list[FloatArray]:
@@ -129,7 +150,7 @@ def curved(
     """The marginal likelihood of one curved shape, and its best curve."""
     lights = [noise.light for noise in noises]
     t = np.concatenate([light.t for light in lights])
-    projected = _Projected(lights, t, shape, span)
+    projected = _Projected(noises, t, shape, span)
 
     def log_p(z: FloatArray) -> FloatArray:
         parts = _by_source(noises, shape.shape(t, shape.theta(z, span)))
@@ -143,14 +164,14 @@ def curved(
     best = [source_best(n, p, shape.amplitude) for n, p in zip(noises, parts, strict=True)]
     parameters = dict(zip(shape.parameters, theta[0].tolist(), strict=True))
     parameters["amplitude"] = max(float(np.abs(one.amplitude).max()) for one in best)
-    return Found(found.log_p, found.error, parameters, np.concatenate([one.curve for one in best]))
+    return Found(found.log_p, found.error, parameters, *joined(best))
 
 
 @dataclass(frozen=True, slots=True)
 class _Projected:
     """Residuals of a shape with its best amplitudes and baselines, for white noise."""
 
-    lights: Sequence[SourceLight]
+    noises: Sequence[SourceNoise]
     t: FloatArray
     shape: CurvedShape
     span: Span
@@ -158,19 +179,16 @@ class _Projected:
     def __call__(self, z: FloatArray) -> FloatArray:
         """Of z, shape (m, d), in errors, shape (n, m)."""
         columns = self.shape.shape(self.t, self.shape.theta(z, self.span))
-        ends = np.cumsum([0, *(len(light) for light in self.lights)]).tolist()
-        parts = [
-            self._of_source(light, columns[a:b])
-            for light, (a, b) in zip(self.lights, pairwise(ends), strict=True)
-        ]
-        return np.concatenate(parts)
+        parts = zip(self.noises, _by_source(self.noises, columns), strict=True)
+        return np.concatenate([self._of_source(noise, part) for noise, part in parts])
 
-    def _of_source(self, light: SourceLight, columns: FloatArray) -> FloatArray:
+    def _of_source(self, noise: SourceNoise, columns: FloatArray) -> FloatArray:
+        light = noise.light
         weight = 1 / light.sigma
         y, one = light.residual * weight, weight
         x = columns * weight[:, None, None]
         # The baseline is one more column, held by its error.
-        grown = max(light.baseline_error**2, LEAST)
+        grown = max(noise.baseline_error**2, LEAST)
         total = one @ one + 1 / grown
         with_one = np.einsum("n,nmq->mq", one, x)
         gram = np.einsum("nmx,nmy->mxy", x, x) if x.shape[2] > 1 else _squares(x)

@@ -18,14 +18,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from broker_filter.errors import ModelError
 from broker_filter.inference import zoo
 from broker_filter.inference.buckets import by_bucket
 from broker_filter.inference.evidence import LN_10
-from broker_filter.inference.fit import Fitter
+from broker_filter.inference.fit import Fitter, usable_epochs
 from broker_filter.inference.flow_sampler import FlowSampler
+from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.network_input import PADDING, network_input
 from broker_filter.inference.noise_bounds import NoiseBounds
 from broker_filter.inference.prior import BoxPrior
+from broker_filter.inference.rival_noise import NoisePrior
+from broker_filter.inference.rival_shapes import Span
+from broker_filter.inference.rivals import Comparison, compare
 from broker_filter.types import Fit, NotFitted, StarEpochs, WindowBatch
 
 __all__ = ["Scored", "Scorer"]
@@ -84,7 +89,8 @@ class Scorer:
         self._autocast = torch.bfloat16 if precision == "bfloat16" else None
         self._network = zoo.load(entry, device)
         self._sampler = FlowSampler(self._network.estimator)
-        self._fitter = Fitter(BoxPrior.from_config(entry.config["prior"]), noise=noise)
+        self.prior = BoxPrior.from_config(entry.config["prior"])
+        self._fitter = Fitter(self.prior, noise=noise)
         self._buckets = tuple(entry.config["window"]["buckets"])
 
     @torch.inference_mode()
@@ -144,6 +150,25 @@ class Scorer:
             fitter = fitter.reaching_back(max(t_start - float(epochs.mjd_tai[0]), 0.0))
         starts = torch.from_numpy(self.posterior(scored, row, FIT_STARTS, seed))
         return fitter(epochs, t_start, starts, seed, samples=samples)
+
+    def compare(self, epochs: StarEpochs, fit: Fit, seed: int, noise: NoisePrior) -> Comparison:
+        """Compare the lens of a fit with what else it could be.
+
+        Parameters
+        ----------
+        epochs : StarEpochs
+            Those that were fitted.
+        fit : Fit
+        seed : int
+            The same seed gives the same result.
+        noise : NoisePrior
+        """
+        if fit.lenses is None:
+            raise ModelError("this fit has no lenses to compare with")
+        likelihood = Likelihood(usable_epochs(epochs), fit.t_start, self.prior)
+        days = likelihood.days
+        span = Span(float(days.min()), float(days.max()))
+        return compare(likelihood, fit.lenses, noise, span, seed)
 
     def warm_up(self) -> None:
         """Run each shape once, and a fit, so that the first alert waits for neither.

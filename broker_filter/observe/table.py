@@ -256,7 +256,7 @@ _INFERENCE = (
         "histogram",
         ("stage",),
         "time of a batch per stage: evidence, certified (a window's fit), event (that of the whole"
-        " event), posterior",
+        " event), rivals, posterior",
         "high: fewer alert.posterior_samples, more model.threads, or a GPU",
         _SECONDS,
         known=("evidence", "posterior"),
@@ -265,10 +265,10 @@ _INFERENCE = (
         "evaluations_lost_total",
         "counter",
         ("stage",),
-        "evaluations that failed, by stage: certified or event (the alert goes without) or"
+        "evaluations that failed, by stage: certified, event or rivals (the alert goes without) or"
         " decision (the evaluation is lost, the next one tries again)",
         "any: the log names star, epoch and error; please report it",
-        known=("certified", "event", "decision"),
+        known=("certified", "event", "rivals", "decision"),
     ),
     Metric(
         "gpu_queue_batches",

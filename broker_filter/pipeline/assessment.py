@@ -35,12 +35,21 @@ from broker_filter.pipeline.batcher import Forgotten, Work
 from broker_filter.pipeline.candidate import Candidate, Memory
 from broker_filter.pipeline.certifier import Certified, Certifier
 from broker_filter.pipeline.event_epochs import extended
+from broker_filter.pipeline.judge import Judge, Judgement
 from broker_filter.pipeline.lost_evaluations import LostEvaluations
 from broker_filter.pipeline.options import AssessmentOptions
 from broker_filter.pipeline.other_bands import OtherBands
 from broker_filter.state.columns import Column
 from broker_filter.state.partition import PartitionState, damage_of
-from broker_filter.types import AlertState, DeadLetter, Partition, StateKey, WindowBatch
+from broker_filter.types import (
+    AlertState,
+    DeadLetter,
+    Fit,
+    NotFitted,
+    Partition,
+    StateKey,
+    WindowBatch,
+)
 
 __all__ = ["Assessment", "Outputs"]
 
@@ -86,6 +95,8 @@ class Assessment:
         self._common = Common(provenance, options.rule.threshold, options.prior_odds, magnification)
         self._lost = LostEvaluations(metrics)
         self._certifier = Certifier(scorer, options, self._lost, metrics)
+        judge = options.judge
+        self._judge = None if judge is None else Judge(scorer, judge, metrics)
         self._memories: defaultdict[StateKey, Memory] = defaultdict(Memory)
 
     def warm_up(self) -> None:
@@ -259,7 +270,10 @@ class Assessment:
         kind: AlertState,
         times: ProcessingTimes,
     ) -> Alert:
+        earlier = window.memory.count(window.key, kind)
         certified = self._certifier.with_fit(window, certified)
+        fit = self._certifier.fit_of_event(window, certified, ended=kind == "final")
+        judged = self._judged(window, fit, earlier)
         log10_k, claim = evidence_of(event, kind, window.log10_k, certified.claim)
         found = Evaluation(
             event,
@@ -267,11 +281,26 @@ class Assessment:
             log10_k,
             claim,
             others.of(window.row),
-            fit=self._certifier.fit_of_event(window, certified, ended=kind == "final"),
+            fit=fit,
             epochs=window.memory.epochs.get(window.key),
+            rivals=judged.rivals,
+            verdict=judged.verdict,
             noise=certified.noise,
         )
         return self._build(window, found, times)
+
+    def _judged(
+        self, window: Candidate, fit: Fit | NotFitted | None, earlier_events: int
+    ) -> Judgement:
+        """What else the event could be; nothing of an event that has no fit."""
+        if self._judge is None or not isinstance(fit, Fit):
+            return Judgement()
+        epochs, seed = window.memory.epochs[window.key], window.seed(self._options.seed)
+        try:
+            return self._judge.judge(window, epochs, fit, seed, earlier_events)
+        except Exception as error:  # noqa: BLE001  the alert can do without
+            self._lost.note(window, error, "rivals")
+            return Judgement()
 
     def _build(self, window: Candidate, found: Evaluation, times: ProcessingTimes) -> Alert:
         began = time.perf_counter()

@@ -13,6 +13,8 @@ from broker_filter.alerts.certifications import (
 from broker_filter.alerts.lifecycle import (
     EventKey,
     EventState,
+    counts_from_columns,
+    counts_to_columns,
     events_from_columns,
     events_to_columns,
 )
@@ -20,21 +22,32 @@ from broker_filter.inference.scorer import Scored
 from broker_filter.pipeline.event_epochs import epochs_from_columns, epochs_to_columns
 from broker_filter.state.columns import Column
 from broker_filter.state.partition import PartitionState, prefixed
-from broker_filter.types import StarEpochs, WindowBatch
+from broker_filter.types import AlertState, StarEpochs, WindowBatch
 
 __all__ = ["Candidate", "Memory"]
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is kept of the stars of one state: events, their epochs, certifications.
+    """What is kept of the stars of one state: events, their epochs, certifications, counts.
 
     It holds stars alone that have a window: what `WindowStore.shed` drops is forgotten here too.
+
+    Parameters
+    ----------
+    events : dict of EventKey to EventState
+        Those that are open or may return.
+    epochs : dict of EventKey to StarEpochs
+        Of these events.
+    certifications : dict of EventKey to Certification
+    counts : dict of EventKey to int
+        Events of each star and band so far, this one included, but for those taken back.
     """
 
     events: dict[EventKey, EventState] = field(default_factory=dict)
     epochs: dict[EventKey, StarEpochs] = field(default_factory=dict)
     certifications: dict[EventKey, Certification] = field(default_factory=dict)
+    counts: dict[EventKey, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: PartitionState) -> Memory:
@@ -43,6 +56,7 @@ class Memory:
             events_from_columns(state.part("event")),
             epochs_from_columns(state.part("epochs")),
             certifications_from_columns(state.part("look")),
+            counts_from_columns(state.part("count")),
         )
 
     def columns(self) -> dict[str, Column]:
@@ -51,7 +65,18 @@ class Memory:
             **prefixed("event", events_to_columns(self.events)),
             **prefixed("epochs", epochs_to_columns(self.epochs)),
             **prefixed("look", certifications_to_columns(self.certifications)),
+            **prefixed("count", counts_to_columns(self.counts)),
         }
+
+    def count(self, key: EventKey, kind: AlertState) -> int:
+        """Count an alert; the events of this star and band before this one.
+
+        A retraction takes its event back, so that it does not speak against the next.
+        """
+        known = self.counts.get(key, 0) + (kind == "new")
+        earlier = max(known - 1, 0)
+        self.counts[key] = earlier if kind == "retraction" else known
+        return earlier
 
     def holds(self, key: EventKey) -> bool:
         """Whether there is anything about a star and band."""
@@ -62,6 +87,7 @@ class Memory:
         event = self.events.pop(key, None)
         self.epochs.pop(key, None)
         self.certifications.pop(key, None)
+        self.counts.pop(key, None)
         return event is not None and not event.closed
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker_filter.alerts.threshold import Rule
+from broker_filter.pipeline.judge import JudgeOptions
 
 __all__ = ["AssessmentOptions"]
 
@@ -25,6 +26,8 @@ class AssessmentOptions:
         Of these samples.
     certified : bool
         Whether alerts carry certified K, also where the network decides.
+    judge : JudgeOptions or None
+        How alerts with a fit are judged; None for alerts without rivals and verdict.
     """
 
     rule: Rule
@@ -32,3 +35,4 @@ class AssessmentOptions:
     samples: int = 1000
     seed: int = 0
     certified: bool = True
+    judge: JudgeOptions | None = None

@@ -9,9 +9,11 @@ from contextlib import ExitStack
 from typing import Literal
 
 from broker_filter.alerts.build import Provenance
+from broker_filter.alerts.known_variables import KnownVariables, read_known_variables
 from broker_filter.alerts.threshold import make_rule
+from broker_filter.alerts.verdict import Rates
 from broker_filter.backoff import Backoff
-from broker_filter.config import Input, NoiseSettings, Settings, SurveyNoise
+from broker_filter.config import AlertSettings, Input, NoiseSettings, Settings, SurveyNoise
 from broker_filter.decode.avro.schema import load_folder
 from broker_filter.decode.decoder import Decoder
 from broker_filter.decode.framing import Unframer
@@ -41,6 +43,7 @@ from broker_filter.photometry.usable import Limits
 from broker_filter.pipeline.assessment import Assessment
 from broker_filter.pipeline.batcher import Batcher
 from broker_filter.pipeline.intake import Intake
+from broker_filter.pipeline.judge import JudgeOptions
 from broker_filter.pipeline.options import AssessmentOptions
 from broker_filter.schemas import software_version
 from broker_filter.service.loop import REVOKE_SHARE, Service
@@ -114,8 +117,16 @@ def make_intake(
     )
 
 
-def make_assessment(settings: Settings, entry: Entry, metrics: Metrics) -> Assessment:
-    """Second half of the pipeline, with the network loaded."""
+def make_assessment(
+    settings: Settings,
+    entry: Entry,
+    metrics: Metrics,
+    watched: Callable[[Scorer], Scorer] = lambda scorer: scorer,
+) -> Assessment:
+    """Second half of the pipeline, with the network loaded.
+
+    ``watched`` may put something in the scorer's place that notes what goes through it.
+    """
     model, alert = settings.model, settings.alert
     scorer = Scorer(
         entry,
@@ -131,18 +142,34 @@ def make_assessment(settings: Settings, entry: Entry, metrics: Metrics) -> Asses
     version = software_version()
     metrics.set("build_info", 1, version=version, model=entry.model_id)
     return Assessment(
-        scorer,
+        watched(scorer),
         AssessmentOptions(
             rule,
             alert.prior_odds,
             alert.posterior_samples,
             alert.seed,
             certified=alert.certified,
+            judge=judge_options(alert),
         ),
         magnification,
         Provenance(entry.model_id, entry.sha256, version, entry.window_days),
         metrics,
     )
+
+
+def judge_options(alert: AlertSettings) -> JudgeOptions | None:
+    """How alerts are judged; None for alerts without rivals and verdict.
+
+    Raises
+    ------
+    ConfigError
+        The table of known variables cannot be used.
+    """
+    if not alert.rivals:
+        return None
+    path = alert.known_variables
+    known = KnownVariables() if path is None else read_known_variables(path)
+    return JudgeOptions(Rates(**alert.rates.model_dump()), known=known)
 
 
 def noise_bounds(settings: NoiseSettings | Literal["white"]) -> NoiseBounds | None:

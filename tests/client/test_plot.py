@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from broker_filter.alerts.alert import Alert, mjd_to_datetime
+from broker_filter.alerts.parts import Rival
 from broker_filter.client.corner import mass_levels, plot_corner
 from broker_filter.client.plot import plot_light_curve
 from broker_filter.client.read import read_alert
@@ -240,3 +241,12 @@ def test_mass_levels_of_a_gaussian() -> None:
 def test_mass_levels_increase_even_where_one_cell_holds_all() -> None:
     outer, inner = mass_levels(np.eye(1, 9), (0.95, 0.68))
     assert outer < inner
+
+
+def test_the_best_rival_is_dashed(alert: Alert, tmp_path: Path, figures: list[Figure]) -> None:
+    curve = np.full(alert.n_epochs, 1.1, np.float32)
+    rivals = (Rival("out$burst", 3.0, 0.1, {}, curve), Rival("flare", 9.0, 0.1, {}))
+    plot_light_curve(replace(alert, rivals=rivals), tmp_path / "curve.png", point_source)
+    dashed = [line for line in figures[0].axes[0].get_lines() if line.get_linestyle() == "--"]
+    assert len(dashed) == 1
+    assert np.allclose(dashed[0].get_ydata(), 1.1)

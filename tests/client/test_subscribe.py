@@ -86,6 +86,36 @@ def listen(*messages: Message | BaseException | None, **wanted: Any) -> Subscrip
     return Subscription(Script(messages), timeout_s=0.01, **wanted)
 
 
+def judged(verdict: str, star: int) -> Alert:
+    said = Verdict(verdict, {verdict: 1.0}, "because")
+    return replace(alert(star=star), verdict=said)
+
+
+def test_only_wanted_verdicts_come() -> None:
+    alerts = [judged("microlensing", 1), judged("flare", 2), replace(alert(star=3), verdict=None)]
+    subscription = listen(*map(message, alerts), verdicts=("microlensing", "anomalous-lens"))
+    assert [one.star_id for one in subscription] == [1]
+    assert subscription.unwanted == 2
+
+
+def test_a_verdict_in_the_headers_is_enough_to_pass_over() -> None:
+    broken = replace(message(judged("flare", 1)), value=b"broken")
+    subscription = listen(broken, verdicts=("microlensing",))
+    assert list(subscription) == []
+    assert (subscription.unwanted, subscription.broken) == (1, 0)
+
+
+def test_an_unknown_verdict_is_refused() -> None:
+    with pytest.raises(ConfigError, match="anomalous-lens"):
+        subscribe("127.0.0.1:1", verdicts=("planet",))
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--verdict", "microlensing,planet"])
+    args = parser.parse_args(["--verdict", "microlensing,anomalous-lens"])
+    assert args.verdicts == ("microlensing", "anomalous-lens")
+
+
 # The iterator
 
 

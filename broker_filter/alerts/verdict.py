@@ -1,0 +1,221 @@
+"""What an event is, in one word, with a probability for each class and a sentence that says why.
+
+Probabilities are those of Bayes' rule: marginal likelihoods of the lens and its rivals, times rates
+of the classes, times what the star's own record says. Two things they cannot say decide as well:
+whether the winner describes the data at all, and whether light of any kind (the smooth rival, which
+follows everything) is a reason to call a single bump a variable star.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from broker_filter.alerts.parts import Verdict
+
+__all__ = ["CLASSES", "VERDICTS", "Findings", "Rates", "Record", "verdict_of"]
+
+CLASSES: Final = ("microlensing", "anomalous-lens", "flare", "outburst", "variable", "artefact")
+UNCLEAR: Final = "unclear"
+VERDICTS: Final = (*CLASSES, UNCLEAR)
+
+SHARES: Final[Mapping[str, tuple[str, float]]] = {
+    "lens": ("microlensing", 1.0),
+    "anomalous": ("anomalous-lens", 1.0),
+    "flare": ("flare", 1.0),
+    "outburst": ("outburst", 1.0),
+    "periodic": ("variable", 0.4),
+    "smooth": ("variable", 0.4),
+    "trend": ("variable", 0.1),
+    "dip": ("variable", 0.1),
+    "artefact": ("artefact", 0.5),
+    "constant": ("artefact", 0.5),
+}
+"""The class of each model, and its share of the class's rate."""
+
+SURE: Final = 0.9
+"""Probability from which on a class is the verdict."""
+
+REPEATED: Final = 1e-3
+"""Factor on the rates of lenses for each earlier event: hardly a star is lensed twice."""
+
+KNOWN: Final = 1e3
+"""Factor on the rate of variables for a star that a catalogue calls one."""
+
+POOR_SCALE: Final = 1.6
+"""Factor on the errors beyond those of the best rival from which on a curve does not describe the
+data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How often windows of each class alert, relative to each other."""
+
+    microlensing: float = 1.0
+    anomalous_lens: float = 0.1
+    flare: float = 3.0
+    outburst: float = 3.0
+    variable: float = 30.0
+    artefact: float = 10.0
+
+    def of(self, name: str) -> float:
+        """Of a class by its name."""
+        return float(getattr(self, name.replace("-", "_")))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of the star beside this event.
+
+    Parameters
+    ----------
+    earlier_events : int
+        That have ended, of the same star and band.
+    label : str or None
+        Of a catalogue of variable stars.
+    """
+
+    earlier_events: int = 0
+    label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the comparison of an event's models found.
+
+    Parameters
+    ----------
+    log10_evidence : mapping of str to float
+        Of each model in `SHARES` that was tried, relative to the lens's.
+    scale : float
+        Factor on the errors that the best lens needs.
+    least_scale : float
+        The same of the model that describes the data best.
+    goes_below : bool
+        Whether the star became much fainter than its baseline too, which no lens does.
+    days_to_peak : float, days
+        From the last epoch to the peak of the lens; negative once it has passed.
+    p_value : float
+        Of the fit.
+    """
+
+    log10_evidence: Mapping[str, float]
+    scale: float = 1.0
+    least_scale: float = 1.0
+    goes_below: bool = False
+    days_to_peak: float = -math.inf
+    p_value: float = 1.0
+
+
+def verdict_of(found: Findings, record: Record, rates: Rates) -> Verdict:
+    """Decide what an event is.
+
+    Parameters
+    ----------
+    found : Findings
+    record : Record
+    rates : Rates
+    """
+    models = _model_probabilities(found, record, rates)
+    classes = dict.fromkeys(CLASSES, 0.0)
+    for name, probability in models.items():
+        classes[SHARES[name][0]] += probability
+    first, second = sorted(CLASSES, key=lambda name: -classes[name])[:2]
+    model = max(
+        (name for name in models if SHARES[name][0] == first), key=lambda name: models[name]
+    )
+    doubt = _doubt(found, record, classes[first], first, second, model)
+    if doubt:
+        return Verdict(UNCLEAR, classes, doubt)
+    return Verdict(first, classes, _reason(found, record, first, model))
+
+
+def _model_probabilities(found: Findings, record: Record, rates: Rates) -> dict[str, float]:
+    log10 = {}
+    for name, evidence in found.log10_evidence.items():
+        kind, share = SHARES[name]
+        log10[name] = evidence + math.log10(share * rates.of(kind) * _by_record(kind, record))
+    top = max(log10.values())
+    weight = {name: 10 ** max(value - top, -300.0) for name, value in log10.items()}
+    total = sum(weight.values())
+    return {name: value / total for name, value in weight.items()}
+
+
+def _by_record(kind: str, record: Record) -> float:
+    """Factor on a class's rate from what is known of the star."""
+    if kind in ("microlensing", "anomalous-lens"):
+        return REPEATED ** min(record.earlier_events, 2)
+    return KNOWN if kind == "variable" and record.label else 1.0
+
+
+def _doubt(
+    found: Findings, record: Record, probability: float, first: str, second: str, model: str
+) -> str:
+    """Why there is no verdict and what would settle it; empty where there is one."""
+    if probability < SURE:
+        return f"{first} ({probability:.0%}) or {second}: {_settles(found, first, second)}"
+    if first == "microlensing" and found.scale > POOR_SCALE * found.least_scale:
+        return (
+            f"no model describes the data: the best lens needs errors {found.scale:.1f} times as"
+            " large; look at the residuals"
+        )
+    evidence_of_variable = found.goes_below or record.label or record.earlier_events
+    if model == "smooth" and not evidence_of_variable:
+        return (
+            "a bump that no single lens describes: a binary lens or a variable star; the star's"
+            " years before, or a model of two lenses, settle it"
+        )
+    return ""
+
+
+def _settles(found: Findings, first: str, second: str) -> str:
+    """What data would tell two classes apart."""
+    pair = {first, second}
+    if found.days_to_peak > 0:
+        return f"the peak is {found.days_to_peak:.1f} d away; epochs beyond it settle it"
+    if "artefact" in pair:
+        return "images of these nights, or another site, settle it"
+    if "flare" in pair:
+        return "a second band at the peak settles it: flares are blue"
+    if "outburst" in pair:
+        return "a second band, or a spectrum, while it is bright settles it"
+    if "variable" in pair:
+        return "the star's years before settle it, or epochs after the event"
+    return "epochs around the peak settle it"
+
+
+def _reason(found: Findings, record: Record, verdict: str, model: str) -> str:
+    """Why the verdict is what it is."""
+    others = {
+        name: value for name, value in found.log10_evidence.items() if SHARES[name][0] != verdict
+    }
+    rival = max(others, key=lambda name: others[name]) if others else ""
+    lead = found.log10_evidence[model] - others[rival] if others else 0.0
+    words = {
+        "lens": "one lens describes all data",
+        "anomalous": "one lens describes all data but a short stretch",
+        "periodic": "it repeats with a period",
+        "smooth": "it varies smoothly" + (", below its baseline too" if found.goes_below else ""),
+        "constant": "noise alone describes the data",
+        "artefact": "single wrong epochs or a wrong night describe the data",
+    }
+    said = words.get(model, f"the shape of a {model} describes the data")
+    known = f"; catalogued as {record.label}" if record.label else ""
+    again = f"; {record.earlier_events} earlier events" if record.earlier_events else ""
+    beside = f", 10^{lead:.1f} times better than {_name(rival)}" if others else ""
+    return f"{said}{beside}{known}{again}"
+
+
+def _name(model: str) -> str:
+    names = {
+        "lens": "one lens",
+        "anomalous": "an anomalous lens",
+        "periodic": "a period",
+        "smooth": "smooth variation",
+        "constant": "noise",
+        "artefact": "wrong epochs",
+        "outburst": "an outburst",
+    }
+    return names.get(model, f"a {model}")

@@ -1,0 +1,185 @@
+"""What else an event could be: rivals of the lens for an alert, and the verdict."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker_filter.alerts.known_variables import KnownVariables
+from broker_filter.alerts.parts import Rival, Verdict
+from broker_filter.alerts.verdict import Findings, Rates, Record, verdict_of
+from broker_filter.inference.anomaly import anomalous_lens
+from broker_filter.inference.evidence import LN_10
+from broker_filter.inference.fit import usable_epochs, usable_rows
+from broker_filter.inference.rival_grids import Found
+from broker_filter.inference.rival_noise import NoisePrior
+from broker_filter.inference.rivals import Comparison
+from broker_filter.inference.scorer import Scorer
+from broker_filter.observe.metrics import Metrics
+from broker_filter.pipeline.candidate import Candidate
+from broker_filter.types import Fit, FloatArray, NotFitted, StarEpochs
+
+__all__ = ["Judge", "JudgeOptions", "Judgement"]
+
+EXPLAINED: Final = 0.7
+"""Share of the chi2 of a constant star that a lens must explain to be tried with a stretch left
+out: a lens with an anomaly does."""
+
+BELOW: Final = 0.3
+"""How far below the baseline, in units of how far above it, a star goes that is no lens."""
+
+TIMES: Final = frozenset({"t_peak", "t_start", "t_min", "t_step", "first", "last"})
+"""Parameters that are times."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeOptions:
+    """How events are judged.
+
+    Parameters
+    ----------
+    rates : Rates
+    noise : NoisePrior
+    known : KnownVariables
+    """
+
+    rates: Rates = field(default_factory=Rates)
+    noise: NoisePrior = field(default_factory=NoisePrior)
+    known: KnownVariables = field(default_factory=KnownVariables)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What an alert says of what else it could be."""
+
+    rivals: tuple[Rival, ...] = ()
+    verdict: Verdict | None = None
+
+
+class Judge:
+    """Compares fits with their rivals.
+
+    Parameters
+    ----------
+    scorer : Scorer
+    options : JudgeOptions
+    metrics : Metrics
+    """
+
+    def __init__(self, scorer: Scorer, options: JudgeOptions, metrics: Metrics) -> None:
+        self._scorer, self._options, self._metrics = scorer, options, metrics
+
+    def judge(
+        self, window: Candidate, epochs: StarEpochs, fit: Fit, seed: int, earlier_events: int
+    ) -> Judgement:
+        """Rivals and verdict of one event.
+
+        Parameters
+        ----------
+        window : Candidate
+        epochs : StarEpochs
+            All that the alert carries, of which ``fit`` is the fit.
+        fit : Fit
+        seed : int
+            The same seed gives the same result.
+        earlier_events : int
+            Of the same star and band.
+        """
+        began = time.perf_counter()
+        compared = self._scorer.compare(epochs, fit, seed, self._options.noise)
+        models = dict(compared.rivals)
+        anomalous = self._anomalous(window, epochs, fit, seed, compared)
+        if anomalous is not None:
+            models["anomalous"] = anomalous
+        coordinates = window.batch.coordinates[window.row]
+        label = self._options.known.label(window.batch.star[window.row], coordinates)
+        found = _findings(epochs, fit, compared, models)
+        verdict = verdict_of(found, Record(earlier_events, label), self._options.rates)
+        self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="rivals")
+        return Judgement(_rivals(epochs, fit, compared, models), verdict)
+
+    def _anomalous(
+        self, window: Candidate, epochs: StarEpochs, fit: Fit, seed: int, compared: Comparison
+    ) -> Found | None:
+        """A lens with a stretch left out, where a lens explains most but not all."""
+        lens = compared.lens.found
+        if lens.log_p >= max(one.log_p for one in compared.rivals.values()):
+            return None
+        usable = usable_epochs(epochs)
+        if _explained(usable, lens) < EXPLAINED:
+            return None
+
+        def refit(kept: StarEpochs) -> Fit | NotFitted:
+            return self._scorer.fit(
+                kept, fit.t_start, window.scored, window.row, seed, whole_event=True
+            )
+
+        scale = min(one.scale for one in compared.rivals.values())
+        return anomalous_lens(
+            *(usable, fit.t_start, self._scorer.prior, compared.lens, scale, refit),
+            *(self._options.noise, seed),
+        )
+
+
+def _explained(epochs: StarEpochs, lens: Found) -> float:
+    """Share of the chi2 of a constant star that the best lens takes away."""
+    order = np.argsort(epochs.source, kind="stable")
+    off = (epochs.flux - 1)[order].astype(np.float64)
+    sigma = epochs.sigma[order].astype(np.float64)
+    before, after = (float(np.square(x / sigma).sum()) for x in (off, off - lens.curve))
+    return 1 - after / before if before > 0 else 0.0
+
+
+def _findings(
+    epochs: StarEpochs, fit: Fit, compared: Comparison, models: Mapping[str, Found]
+) -> Findings:
+    lens = compared.lens.found
+    evidence = {name: (one.log_p - lens.log_p) / LN_10 for name, one in models.items()}
+    smooth = compared.rivals["smooth"].curve
+    return Findings(
+        log10_evidence={"lens": 0.0, **evidence},
+        scale=lens.scale,
+        least_scale=min(one.scale for one in models.values()),
+        goes_below=bool(-smooth.min() > BELOW * max(float(smooth.max()), 0.0)),
+        days_to_peak=float(fit.t_start + compared.lens.theta[0] - epochs.mjd_tai.max()),
+        p_value=float(fit.p_value),
+    )
+
+
+def _rivals(
+    epochs: StarEpochs, fit: Fit, compared: Comparison, models: Mapping[str, Found]
+) -> tuple[Rival, ...]:
+    """As alerts carry them, the most probable first, which alone has its curve."""
+    lens, place = compared.lens.found, _placer(epochs)
+    ranked = sorted(models, key=lambda name: -models[name].log_p)
+    return tuple(
+        Rival(
+            name,
+            (lens.log_p - models[name].log_p) / LN_10,
+            float(np.hypot(lens.error, models[name].error)) / LN_10,
+            {
+                key: value + (fit.t_start if key in TIMES else 0.0)
+                for key, value in models[name].parameters.items()
+            },
+            place(models[name].curve) if name == ranked[0] else None,
+        )
+        for name in ranked
+    )
+
+
+def _placer(epochs: StarEpochs) -> Callable[[FloatArray], NDArray[np.float32]]:
+    """Puts a curve of the usable epochs, source by source, where the epochs stand; 1 elsewhere."""
+    rows = np.flatnonzero(usable_rows(epochs))
+    order = rows[np.argsort(epochs.source[rows], kind="stable")]
+
+    def place(curve: FloatArray) -> NDArray[np.float32]:
+        placed = np.ones(len(epochs), np.float32)
+        placed[order] = 1 + curve
+        return placed
+
+    return place

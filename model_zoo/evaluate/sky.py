@@ -1,0 +1,399 @@
+"""The filter on labelled stars of the real sky: what alerts, and what it is called.
+
+Each star goes through the service's own path, from its epochs in the order in which they happened
+to the alerts, with default settings. `broker_filter` reads its files as ``replay`` does.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import zipfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+from scipy.stats import chi2
+
+from broker_filter.alerts.alert import Alert
+from broker_filter.alerts.verdict import VERDICTS
+from broker_filter.config import Settings
+from broker_filter.errors import BrokerFilterError, ConfigError
+from broker_filter.inference.scorer import Scored, Scorer
+from broker_filter.inference.zoo import Entry
+from broker_filter.observe.metrics import Metrics
+from broker_filter.observe.text import aligned_table
+from broker_filter.pipeline.core import Pipeline
+from broker_filter.replay.lightcurves.file import read_lightcurve
+from broker_filter.replay.lightcurves.stream import LightCurves, load
+from broker_filter.service.assembly import make_assessment, make_intake
+from broker_filter.types import Fit, Message, NotFitted, Photometry, StarEpochs, WindowBatch
+from model_zoo.evaluate.labels import LabelledStar
+
+__all__ = [
+    "AlertRecord",
+    "Filter",
+    "StarRecord",
+    "WindowRecord",
+    "evaluate_sky",
+    "read_star",
+    "sky_table",
+    "summary",
+]
+
+LENSES: Final = ("microlensing", "anomalous-lens")
+EVENT: Final = "microlensing"
+QUIET: Final = "quiet"
+FAR: Final = 5.0
+"""Einstein times and, on top, one window from the peak, beyond which the star of an event is quiet.
+"""
+YEAR: Final = 365.25
+GAP_DAYS: Final = 20.0
+TOPIC: Final = "sky"
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRecord:
+    """One evaluated window: its last epoch (MJD TAI) and log10 K, also of its fit if it had one."""
+
+    last: float
+    network: float
+    certified: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlertRecord:
+    """What is kept of an alert."""
+
+    mjd: float
+    event: str
+    state: str
+    log10_k: float
+    verdict: str
+    reason: str
+    probabilities: Mapping[str, float]
+    rivals: Mapping[str, float]
+    t0: tuple[float, float, float]
+    tE: float  # noqa: N815  the field's own name for it
+
+    @classmethod
+    def of(cls, alert: Alert) -> AlertRecord:
+        """From an alert; without a verdict it is "none"."""
+        t0, said = alert.interval("t0"), alert.verdict
+        return cls(
+            alert.last_epoch_mjd_tai,
+            str(alert.event_id),
+            alert.state,
+            alert.log10_k,
+            "none" if said is None else said.verdict,
+            "" if said is None else said.reason,
+            {} if said is None else dict(said.probabilities),
+            {rival.name: rival.log10_k for rival in alert.rivals},
+            (t0.p16, t0.median, t0.p84),
+            alert.interval("tE").median,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StarRecord:
+    """What came of one star.
+
+    Parameters
+    ----------
+    star : LabelledStar
+    years : float
+        In which it was observed.
+    windows : list of WindowRecord
+    alerts : list of AlertRecord
+    problem : str
+        Why its files could not be read; empty where they could.
+    """
+
+    star: LabelledStar
+    years: float = 0.0
+    windows: list[WindowRecord] = field(default_factory=list)
+    alerts: list[AlertRecord] = field(default_factory=list)
+    problem: str = ""
+
+
+class _Watch:
+    """Stands in for a scorer and notes its results."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+        self.network: dict[tuple[str, float], float] = {}
+        self.certified: dict[float, float] = {}
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  whatever a scorer has
+        return getattr(self._scorer, name)
+
+    def clear(self) -> None:
+        self.network, self.certified = {}, {}
+
+    def score(self, batch: WindowBatch) -> Scored:
+        scored = self._scorer.score(batch)
+        for row, log10_k in enumerate(scored.log10_k.tolist()):
+            last = float(batch.mjd_tai[row, batch.n[row] - 1])
+            self.network[batch.band[row], last] = log10_k
+        return scored
+
+    def fit(self, epochs: StarEpochs, *window: Any, **options: Any) -> Fit | NotFitted:  # noqa: ANN401
+        fit = self._scorer.fit(epochs, *window, **options)
+        if isinstance(fit, Fit) and not options.get("whole_event"):
+            self.certified[float(epochs.mjd_tai[-1])] = (fit.robust or fit).log10_k
+        return fit
+
+
+class Filter:
+    """The service's two halves in one thread; each star has a partition of its own.
+
+    Parameters
+    ----------
+    entry : Entry
+    every_days : float
+        Days between two evaluations of a star.
+    """
+
+    def __init__(self, entry: Entry, *, every_days: float = 1.0) -> None:
+        settings = Settings.model_validate(
+            {
+                "kafka": {"bootstrap_servers": "localhost:9092", "input_topics": [TOPIC]},
+                "schedule": {"every_days": every_days},
+                "model": {"id": entry.model_id, "threads": 1},
+                "batch": {"chunk": 1},
+            }
+        )
+        metrics = Metrics()
+        intake = make_intake(settings, entry, metrics)
+        watches: list[_Watch] = []
+
+        def watched(scorer: Scorer) -> Scorer:
+            watches.append(_Watch(scorer))
+            return cast("Scorer", watches[0])
+
+        assessment = make_assessment(settings, entry, metrics, watched)
+        self._pipeline, self._stars = Pipeline(intake, assessment), 0
+        self._watch = watches[0]
+
+    def __call__(self, star: LabelledStar, parts: Sequence[Photometry]) -> StarRecord:
+        """Send the epochs of one star through the filter."""
+        self._watch.clear()
+        records = LightCurves(parts, epochs_per_message=1).read(lambda _: None)
+        alerts: list[AlertRecord] = []
+        for offset, record in enumerate(records):
+            message = Message(
+                *(TOPIC, self._stars, offset, record.key, record.value), headers=record.headers
+            )
+            out = self._pipeline.step([message], float(offset), flush=True)
+            alerts += map(AlertRecord.of, out.alerts)
+        self._stars += 1
+        windows = [
+            WindowRecord(last, log10_k, self._watch.certified.get(last))
+            for (_, last), log10_k in self._watch.network.items()
+        ]
+        return StarRecord(star, _years(parts), windows, alerts)
+
+
+def _years(parts: Sequence[Photometry]) -> float:
+    t = np.sort(np.concatenate([part.mjd_tai for part in parts]))
+    step = np.diff(t)
+    return float(step[step < GAP_DAYS].sum()) / YEAR
+
+
+def read_star(folder: Path, star: LabelledStar) -> list[Photometry]:
+    """The photometry of all files of a star.
+
+    Raises
+    ------
+    ConfigError
+        A file is missing or cannot be read.
+    """
+    parts: list[Photometry] = []
+    for path, band in star.files:
+        read = partial(read_lightcurve, star=star.name, band=band or None, survey=star.survey)
+        with tempfile.TemporaryDirectory() as unpacked:
+            curves, problems = load([_file(folder, path, Path(unpacked))], read)
+        if problems:
+            raise ConfigError(f"{star.name}: {problems[0]}")
+        parts += [part for curve in curves for part in curve.parts]
+    return parts
+
+
+def _file(folder: Path, path: str, unpacked: Path) -> Path:
+    """A file under the folder, or a member of an archive, unpacked."""
+    archive, dot_zip, member = path.partition(".zip/")
+    if not dot_zip:
+        return folder / path
+    try:
+        with zipfile.ZipFile(folder / f"{archive}.zip") as opened:
+            target = unpacked / Path(member).name
+            target.write_bytes(opened.read(member))
+            return target
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+
+
+def evaluate_sky(
+    filter_star: Filter, folder: Path, stars: Iterable[LabelledStar], out: Path
+) -> list[StarRecord]:
+    """Send stars through the filter; each is written to ``out`` (JSON lines) as it is done.
+
+    Stars that are there from an earlier run are not sent again.
+    """
+    done = {one.star.name: one for one in _earlier(out)}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    records = []
+    for star in stars:
+        if star.name in done:
+            records.append(done[star.name])
+            continue
+        try:
+            record = filter_star(star, read_star(folder, star))
+        except BrokerFilterError as error:
+            record = StarRecord(star, problem=str(error))
+        records.append(record)
+        with out.open("a") as file:
+            file.write(json.dumps(asdict(record)) + "\n")
+    return records
+
+
+def _earlier(path: Path) -> list[StarRecord]:
+    if not path.exists():
+        return []
+    return [_record(json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def _record(said: Mapping[str, Any]) -> StarRecord:
+    star = dict(said["star"])
+    star["files"] = tuple(tuple(one) for one in star["files"])
+    return StarRecord(
+        LabelledStar(**star),
+        said["years"],
+        [WindowRecord(**one) for one in said["windows"]],
+        [AlertRecord(**one) for one in said["alerts"]],
+        said["problem"],
+    )
+
+
+def summary(records: Sequence[StarRecord], window_days: float, threshold: float) -> dict[str, Any]:
+    """What sky.json holds.
+
+    Parameters
+    ----------
+    records : sequence of StarRecord
+    window_days : float
+        Length of a window.
+    threshold : float
+        log10 K of the network from which on a window alerts.
+    """
+    groups: defaultdict[tuple[str, str], list[StarRecord]] = defaultdict(list)
+    for one in records:
+        if one.problem:
+            continue
+        for kind, part in _by_class(one, window_days):
+            groups[kind, one.star.survey].append(part)
+    return {
+        "classes": [
+            _class_row(kind, survey, part, threshold)
+            for (kind, survey), part in sorted(groups.items())
+        ],
+        "events": [
+            _event_row(one, window_days)
+            for one in records
+            if one.star.kind == EVENT and one.star.t0 is not None and not one.problem
+        ],
+        "unreadable": [
+            {"name": one.star.name, "problem": one.problem} for one in records if one.problem
+        ],
+    }
+
+
+def _by_class(one: StarRecord, window_days: float) -> list[tuple[str, StarRecord]]:
+    """The star under its class; that of an event far from it as a quiet one."""
+    star = one.star
+    if star.kind != EVENT or star.t0 is None:
+        return [(star.kind, one)]
+    far = FAR * (star.tE or 0.0) + window_days
+
+    def part(*, near: bool) -> StarRecord:
+        def kept(mjd: float) -> bool:
+            return (abs(mjd - cast("float", star.t0)) <= far) == near
+
+        windows = [w for w in one.windows if kept(w.last)]
+        share = len(windows) / max(len(one.windows), 1)
+        alerts = [a for a in one.alerts if kept(a.mjd)]
+        return StarRecord(star, one.years * share, windows, alerts)
+
+    return [(EVENT, part(near=True)), (QUIET, part(near=False))]
+
+
+def _class_row(
+    kind: str, survey: str, records: Sequence[StarRecord], threshold: float
+) -> dict[str, Any]:
+    windows = [window for one in records for window in one.windows]
+    certified = [w.certified for w in windows if w.certified is not None]
+    alerts = [alert for one in records for alert in one.alerts]
+    years = sum(one.years for one in records)
+    events = sum(len({alert.event for alert in one.alerts}) for one in records)
+    return {
+        "class": kind,
+        "survey": survey,
+        "stars": len(records),
+        "windows": len(windows),
+        "star_years": round(years, 3),
+        "network_above": sum(window.network >= threshold for window in windows),
+        "certified_above_3": sum(k > 3 for k in certified),
+        "certified_above_6_6": sum(k > 6.6 for k in certified),
+        "events": events,
+        "events_per_star_year": round(events / years, 4) if years else None,
+        "events_per_star_year_below": round(_upper_limit(events) / years, 4) if years else None,
+        "verdicts": dict(sorted(Counter(alert.verdict for alert in alerts).items())),
+        "stars_with_verdict_microlensing": sum(
+            any(alert.verdict in LENSES for alert in one.alerts) for one in records
+        ),
+    }
+
+
+def _upper_limit(count: int, confidence: float = 0.95) -> float:
+    """Of a Poisson mean."""
+    return float(chi2.ppf(confidence, 2 * count + 2) / 2)
+
+
+def _event_row(one: StarRecord, window_days: float) -> dict[str, Any]:
+    """What the filter found of one published event; its verdict is that of the last alert."""
+    star, far = one.star, FAR * (one.star.tE or 0.0) + window_days
+    near = [a for a in one.alerts if abs(a.mjd - (star.t0 or 0.0)) <= far]
+    said = [a for a in near if a.verdict != "none"]
+    last = said[-1] if said else None
+    return {
+        "name": star.name,
+        "survey": star.survey,
+        "found": bool(near),
+        "first_alert_mjd": near[0].mjd if near else None,
+        "t0": last and last.t0[1],
+        "t0_p16": last and last.t0[0],
+        "t0_p84": last and last.t0[2],
+        "tE": last and last.tE,
+        "published_t0": star.t0,
+        "published_tE": star.tE,
+        "verdict": last.verdict if last else "none",
+        "verdicts": dict(Counter(alert.verdict for alert in near)),
+    }
+
+
+def sky_table(found: Mapping[str, Any]) -> str:
+    """The classes of sky.json and their verdicts, for a terminal."""
+    head = ("class", "survey", "stars", "windows", "network", "K > 3", *VERDICTS)
+    rows = (
+        (
+            *(row["class"], row["survey"], str(row["stars"]), str(row["windows"])),
+            *(str(row["network_above"]), str(row["certified_above_3"])),
+            *(str(row["verdicts"].get(name, 0)) for name in VERDICTS),
+        )
+        for row in found["classes"]
+    )
+    return aligned_table(head, rows)

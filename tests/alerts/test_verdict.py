@@ -1,0 +1,95 @@
+"""The verdict: from evidences, rates and the star's record, and honest where these do not do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from broker_filter.alerts.verdict import CLASSES, VERDICTS, Findings, Rates, Record, verdict_of
+from broker_filter.config import RateSettings
+
+RIVALS = ("flare", "outburst", "periodic", "smooth", "trend", "dip", "artefact", "constant")
+RATES = Rates()
+
+
+def found(**evidence: float) -> Findings:
+    """Evidence over that of the lens, in dex; rivals that are not named are far behind."""
+    return Findings({"lens": 0.0} | dict.fromkeys(RIVALS, -30.0) | evidence)
+
+
+@pytest.mark.parametrize(
+    ("model", "verdict"),
+    [
+        ("flare", "flare"),
+        ("outburst", "outburst"),
+        ("periodic", "variable"),
+        ("trend", "variable"),
+        ("dip", "variable"),
+        ("artefact", "artefact"),
+        ("constant", "artefact"),
+        ("anomalous", "anomalous-lens"),
+    ],
+)
+def test_the_class_of_the_best_model_is_the_verdict(model: str, verdict: str) -> None:
+    said = verdict_of(found(**{model: 8.0}), Record(), RATES)
+    assert said.verdict == verdict
+    assert said.probabilities[verdict] > 0.99
+    assert set(said.probabilities) == set(CLASSES)
+    assert sum(said.probabilities.values()) == pytest.approx(1)
+    assert said.reason
+
+
+def test_a_lens_ahead_of_all_is_microlensing() -> None:
+    said = verdict_of(found(), Record(), RATES)
+    assert said.verdict == "microlensing"
+    assert "one lens describes all data" in said.reason
+
+
+def test_evidence_that_does_not_decide_is_unclear_and_says_what_would_settle_it() -> None:
+    said = verdict_of(found(outburst=0.0), Record(), RATES)
+    assert said.verdict == "unclear"
+    assert "spectrum" in said.reason
+    rising = replace(found(outburst=0.0), days_to_peak=2.5)
+    assert "2.5 d" in verdict_of(rising, Record(), RATES).reason
+
+
+def test_rates_weigh_the_evidence() -> None:
+    close = found(outburst=-0.5)
+    assert verdict_of(close, Record(), Rates(outburst=1e-4)).verdict == "microlensing"
+    assert verdict_of(close, Record(), Rates(outburst=1e4)).verdict == "outburst"
+
+
+def test_a_star_that_had_events_before_is_hardly_lensed_again() -> None:
+    close = found(outburst=-2.0)
+    assert verdict_of(close, Record(), RATES).verdict == "microlensing"
+    again = verdict_of(close, Record(earlier_events=2), RATES)
+    assert again.verdict == "outburst"
+    assert "2 earlier events" in again.reason
+
+
+def test_a_catalogued_variable_needs_more_evidence() -> None:
+    close = found(periodic=-3.0)
+    assert verdict_of(close, Record(), RATES).verdict == "microlensing"
+    known = verdict_of(found(periodic=-0.5), Record(label="RR Lyrae"), RATES)
+    assert known.verdict == "variable"
+    assert "RR Lyrae" in known.reason
+
+
+def test_a_bump_that_only_smooth_light_describes_is_no_variable() -> None:
+    bump = found(smooth=20.0)
+    assert verdict_of(bump, Record(), RATES).verdict == "unclear"
+    assert verdict_of(replace(bump, goes_below=True), Record(), RATES).verdict == "variable"
+    assert verdict_of(bump, Record(label="LPV"), RATES).verdict == "variable"
+
+
+def test_a_lens_that_does_not_describe_the_data_is_unclear() -> None:
+    poor = replace(found(), scale=4.0)
+    said = verdict_of(poor, Record(), RATES)
+    assert said.verdict == "unclear"
+    assert "4.0 times" in said.reason
+
+
+def test_rates_of_the_settings_are_those_of_the_verdict() -> None:
+    assert Rates(**RateSettings().model_dump()) == Rates()
+    assert "unclear" in VERDICTS

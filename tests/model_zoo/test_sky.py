@@ -1,0 +1,129 @@
+"""The record on labelled stars: tables, files in archives, and what is counted."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from broker_filter.errors import ConfigError
+from model_zoo.evaluate.labels import LABELS, LabelledStar, read_labels, some_of_each
+from model_zoo.evaluate.sky import (
+    AlertRecord,
+    StarRecord,
+    WindowRecord,
+    read_star,
+    sky_table,
+    summary,
+)
+
+HEAD = "path,star,band,class,survey,t0,tE\n"
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+def table(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "labels.csv"
+    path.write_text(text)
+    return path
+
+
+def test_files_of_one_name_are_one_star(tmp_path: Path) -> None:
+    rows = "a.dat,x,I,microlensing,KMT,59000.5,1.5\nb.dat,x,V,microlensing,KMT,59000.5,1.5\n"
+    assert read_labels(table(tmp_path, HEAD + rows)) == [
+        LabelledStar("x", "microlensing", "KMT", (("a.dat", "I"), ("b.dat", "V")), 59000.5, 1.5)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("path,star\na,x\n", "lacks the columns"),
+        (HEAD + "a,x,I,quiet,KMT,,\nb,x,I,flare,KMT,,\n", "contradict"),
+        (HEAD + "a,x,I,quiet,KMT,soon,\n", "no number"),
+    ],
+)
+def test_tables_that_do_not_do_are_refused(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        read_labels(table(tmp_path, text))
+
+
+def test_the_kept_table_is_one_and_its_halves_are_frozen() -> None:
+    stars = read_labels(LABELS)
+    assert len(stars) > 300
+    halves = {one.name: one.half for one in stars}
+    assert halves["OGLE-2005-BLG-390"] == "tune"
+    assert 0.4 < sum(half == "tune" for half in halves.values()) / len(halves) < 0.6
+
+
+def test_some_of_each_are_the_same_each_time() -> None:
+    stars = read_labels(LABELS)
+    few = some_of_each(stars, 2)
+    assert few == some_of_each(reversed(stars), 2)
+    groups = [(one.kind, one.survey) for one in few]
+    assert max(groups.count(group) for group in set(groups)) == 2
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data are not here")
+def test_all_files_of_the_kept_table_are_there() -> None:
+    for star in read_labels(LABELS):
+        for path, _ in star.files:
+            assert (
+                (SHARED / path.partition(".zip/")[0])
+                .with_suffix(".zip" if ".zip/" in path else Path(path).suffix)
+                .exists()
+            ), path
+
+
+def test_members_of_an_archive_are_read(tmp_path: Path) -> None:
+    rows = "".join(f"{2455262.5 + i:.5f} 18.{i % 7}00 0.020\n" for i in range(40))
+    with zipfile.ZipFile(tmp_path / "some.zip", "w") as archive:
+        archive.writestr("deep/star.dat", rows)
+    star = LabelledStar("s", "quiet", "OGLE", (("some.zip/deep/star.dat", "I"),), None, None)
+    (part,) = read_star(tmp_path, star)
+    assert (part.star[0], part.band, part.survey, len(part)) == ("s", "I", "OGLE", 40)
+    missing = LabelledStar("s", "quiet", "OGLE", (("some.zip/no.dat", "I"),), None, None)
+    with pytest.raises(ConfigError, match=r"no\.dat"):
+        read_star(tmp_path, missing)
+
+
+def alert(mjd: float, verdict: str, event: str = "e") -> AlertRecord:
+    spread = (mjd - 0.1, mjd, mjd + 0.1)
+    return AlertRecord(mjd, event, "new", 9.0, verdict, "", {}, {}, spread, 2.0)
+
+
+def test_summary_counts_windows_alerts_and_verdicts() -> None:
+    nova = LabelledStar("n", "dwarf-nova", "OGLE", (), None, None)
+    windows = [WindowRecord(t, k, c) for t, k, c in [(1, 0.0, None), (2, 4.0, 7.0), (3, 5.0, 4.0)]]
+    alerts = [alert(2, "outburst"), alert(3, "microlensing", "f")]
+    unread = StarRecord(LabelledStar("u", "flare", "TESS", (), None, None), problem="no such file")
+    found = summary([StarRecord(nova, 2.0, windows, alerts), unread], 20.0, 3.05)
+    (row,) = found["classes"]
+    assert (row["class"], row["stars"], row["windows"], row["network_above"]) == (
+        *("dwarf-nova", 1),
+        *(3, 2),
+    )
+    assert (row["certified_above_3"], row["certified_above_6_6"]) == (2, 1)
+    assert row["verdicts"] == {"microlensing": 1, "outburst": 1}
+    assert row["stars_with_verdict_microlensing"] == 1
+    assert row["events_per_star_year"] == 1.0
+    assert 3 < row["events_per_star_year_below"] < 3.3
+    assert found["unreadable"] == [{"name": "u", "problem": "no such file"}]
+    assert "dwarf-nova" in sky_table(found)
+
+
+def test_the_star_of_an_event_is_quiet_far_from_it() -> None:
+    star = LabelledStar("e", "microlensing", "KMT", (), 1000.0, 2.0)
+    windows = [WindowRecord(float(t), 0.0) for t in np.arange(800, 1200, 5)]
+    alerts = [alert(999, "unclear"), alert(1003, "microlensing"), alert(900, "artefact", "f")]
+    found = summary([StarRecord(star, 1.0, windows, alerts)], 20.0, 3.05)
+    event, quiet = found["classes"]
+    assert (event["class"], event["windows"]) == ("microlensing", 13)
+    assert (quiet["class"], quiet["windows"]) == ("quiet", 67)
+    assert quiet["verdicts"] == {"artefact": 1}
+    (row,) = found["events"]
+    assert row["found"]
+    assert row["first_alert_mjd"] == 999
+    assert row["verdict"] == "microlensing"
+    assert (row["t0_p16"], row["t0"], row["t0_p84"]) == (1002.9, 1003, 1003.1)
