@@ -93,6 +93,9 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     )
     evaluation.add_argument("--quick", action="store_true", help="small sets, under two minutes")
     evaluation.add_argument("--tail", type=int, help="noise windows for the tail of K")
+    evaluation.add_argument(
+        "--redraw", action="store_true", help="draw the pictures of what --out holds anew"
+    )
     for name, words in PROVED.items():
         evaluation.add_argument(f"--{name}", type=int, metavar="N", help=f"events {words}")
     evaluation.add_argument(
@@ -160,6 +163,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         quick=args.quick,
         tail=args.tail,
         proof=proof,
+        redraw=args.redraw,
         quiet=args.quiet,
     )
     if args.update_card:

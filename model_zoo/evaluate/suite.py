@@ -191,6 +191,7 @@ def evaluate(
     quick: bool = False,
     tail: int | None = None,
     proof: Proof | None = None,
+    redraw: bool = False,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Measure an entry; writes results.json, pictures and report.md into a folder.
@@ -208,6 +209,8 @@ def evaluate(
         Noise windows for the tail of K, instead of the million of the full sets.
     proof : Proof, optional
         Events on which the fit is proved, instead of the usual numbers.
+    redraw : bool
+        Draw the pictures of all parts that the folder holds anew, and run no part but those named.
 
     Returns
     -------
@@ -220,13 +223,15 @@ def evaluate(
         For an unknown part, a card without a training configuration, or a results.json of other
         weights or of other sizes.
     """
-    chosen = parts or (QUICK_PARTS if quick else tuple(PARTS))
+    usual = () if redraw else QUICK_PARTS if quick else tuple(PARTS)
+    chosen = usual if parts is None else tuple(parts)
     if unknown := set(chosen) - set(PARTS):
         raise ConfigError(f"--parts: {sorted(unknown)} are not among {', '.join(PARTS)}")
     sizes = QUICK if quick else FULL
     sizes = sizes if tail is None else replace(sizes, tail=tail)
-    results = about(entry.model_id, sizes) | {"sha256": entry.sha256}
-    results = _earlier(folder / "results.json", results) | results
+    now = about(entry.model_id, sizes) | {"sha256": entry.sha256}
+    held = _earlier(folder / "results.json", now)
+    results = held | now if chosen else now | held
     simulator = simulator_of(config_of(entry))
     proof = proof or (QUICK_PROOF if quick else FULL_PROOF)
     subject = Subject(zoo.load(entry), entry.config, simulator, sizes, quiet, proof)
@@ -234,6 +239,8 @@ def evaluate(
     if "history" in entry.card.training:
         results["training"] = dict(entry.card.training)
         write_results(folder, results, ["training"])
+    if redraw:
+        write_results(folder, results, [name for name in PICTURES if name in results])
     for name in chosen:
         # Written after each part: an interrupt keeps what was measured.
         results |= measure(subject, [name])

@@ -46,6 +46,29 @@ def test_parts_are_written_one_by_one_and_kept(entry: zoo.Entry, tmp_path: Path)
     assert list(tmp_path.glob("calibration*.png"))
 
 
+@pytest.mark.usefixtures("small")
+def test_pictures_are_drawn_anew_from_results_alone(entry: zoo.Entry, tmp_path: Path) -> None:
+    measured = evaluate(entry, tmp_path, parts=["calibration"], quick=True, quiet=True)
+    for picture in tmp_path.glob("*.png"):
+        picture.unlink()
+    assert evaluate(entry, tmp_path, quick=True, redraw=True, quiet=True) == measured
+    assert list(tmp_path.glob("calibration*.png"))
+
+
+def test_the_card_has_fit_and_flow_with_the_same_figures() -> None:
+    by_name = dict.fromkeys(("t0", "u0", "log10_tE", "log10_rho", "f_s"), 0.1)
+    keys = ("rmse", "median_error", "coverage68", "coverage95")
+    side = {"n": 500, "seconds_median": 0.2, "ranks": {}, **dict.fromkeys(keys, by_name)}
+    part = {"fit": {"converged": 0.97, **side}, "flow": side}
+    figures = card_figures({"fit": part})
+    assert set(figures["flow"]) == {"n", "seconds_median", *keys}
+    assert set(figures["fit"]) == {*figures["flow"], "converged"}
+    nested = {"within_3": 48, "n": 50, "width_ratio_median": 1.01}
+    figures = card_figures({"fit": part, "nested": nested, "emcee": {"ratio_median": 90.0}})
+    assert (figures["fit"]["lnz_within_3"], figures["fit"]["lnz_events"]) == (48, 50)
+    assert figures["fit"]["emcee_over_fit"] == 90.0
+
+
 def test_an_unknown_part_is_refused(entry: zoo.Entry, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"\['weather'\] are not among detection"):
         evaluate(entry, tmp_path, parts=["weather"], quick=True, quiet=True)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model_zoo.evaluate.draw.figures import allowed_log10_k
 from model_zoo.evaluate.report.markdown import MOST_ROWS, cell, render, table
 from model_zoo.evaluate.report.report import PAPER, TITLES, about, write_report
 from model_zoo.evaluate.sets import QUICK, SEEDS
@@ -249,3 +250,15 @@ def test_a_report_appears_whole_or_not_at_all(
 
 def test_paper_figures_cover_every_parameter() -> None:
     assert {len(values) for values in PAPER["posteriors"].values()} == {len(NAMES)}
+
+
+def test_k_of_the_gallery_is_no_higher_than_delta_chi2_allows(tmp_path: Path) -> None:
+    """exp(delta chi2 / 2) is the likelihood ratio of the best lens, and no mean exceeds it."""
+    assert allowed_log10_k({"log10_k": 3.0, "delta_chi2": 9.21034}) == pytest.approx(2.0, abs=1e-5)
+    assert allowed_log10_k({"log10_k": 1.0, "delta_chi2": 9.21034}) == 1.0
+    assert allowed_log10_k({"log10_k": 1.0, "delta_chi2": -4.0}) == 0.0
+    part = detection()
+    curve = {"index": 7, "log10_k": 5.0, "snr": 4.0, "delta_chi2": 9.21034, "run": 2}
+    part["gallery"] = {"n": 1, "of": 10, "curves": [{**curve, "theta": [1.0] * 5}]}
+    text = write_report({"detection": part}, tmp_path).read_text()
+    assert "| 7 | 2 | 4 | 9.21 | 2 |" in text

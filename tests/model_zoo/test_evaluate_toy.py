@@ -22,6 +22,7 @@ from model_zoo.evaluate.measure.toy import (
     draw_toy,
     exact_ln_k,
     measure_toy,
+    toy_examples,
     train_toy,
 )
 
@@ -110,4 +111,14 @@ def test_both_losses_are_measured_the_same_way_every_time(tmp_path: Path) -> Non
     assert json.loads(json.dumps(first)) == first
     assert 0.65 < first["oracle"]["auc"] < 0.8
     assert sum(first["lpop"]["calibration"]["n"]) <= 800
-    assert plot_toy(first, tmp_path).read_bytes().startswith(b"\x89PNG")
+    drawn = plot_toy(first, tmp_path)
+    assert [path.name for path in drawn] == ["toy_examples.png", "toy.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
+
+
+def test_examples_are_of_noise_and_of_events_that_stand_out() -> None:
+    noise, events = toy_examples(3)
+    assert all((one.signal == 1).all() for one in noise)
+    assert all(abs((one.flux - one.signal).std() - 0.1) < 0.02 for one in (*noise, *events))
+    assert max(one.log10_k for one in noise) < min(one.log10_k for one in events)
+    assert all(one.signal.max() > 1.03 for one in events)

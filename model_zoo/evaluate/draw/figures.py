@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from broker_filter.client.figure import INK, open_figure
+from broker_filter.inference.evidence import LN_10
 from model_zoo.simulate.curves import signal_of
 from model_zoo.simulate.pattern import Pattern
 
@@ -27,6 +28,7 @@ __all__ = [
     "LABELS",
     "PALE",
     "SYMBOLS",
+    "allowed_log10_k",
     "band",
     "diagonal",
     "draw_detection",
@@ -74,6 +76,7 @@ LABELS = {
     "blended": "events, blended gate",
     "noise": "noise",
 }
+MISSED = "missed, 1 - efficiency"
 _LINES = {
     "network_zero_fp": (COLOURS["blue"], "-"),
     "johnson_2020": (COLOURS["vermilion"], "-"),
@@ -179,7 +182,7 @@ def draw_detection(result: Table, folder: Path) -> list[Path]:
 
 
 def _roc(result: Table, folder: Path) -> Path:
-    """True against false positives; those of cuts without a false alarm lie at the left edge."""
+    """Missed events against false positives; cuts without a false alarm lie at the left edge."""
     path = folder / "detection_roc.png"
     edge, n = 0.5 / result["n_noise"], len(result["sets"])
     with figure(path, 3.4 * n + 1.2, 3.6) as canvas:
@@ -192,11 +195,13 @@ def _roc(result: Table, folder: Path) -> Path:
                 curve = part["roc"][key]
                 label = f"{LABELS.get(key, key)} (AUC {curve['auc']:.5f})"
                 fpr = np.maximum(curve["fpr"], edge)
-                axes.plot(fpr, curve["tpr"], line, color=colour, lw=1.5, label=label)
+                missed = [1 - share for share in curve["tpr"]]
+                axes.plot(fpr, missed, line, color=colour, lw=1.5, label=label)
             _cut_points(axes, part["detectors"], result["false_alarms"], edge)
             axes.set(xscale="log", xlim=(edge * 0.8, 1), title=f"{LABELS[name]}: {part['gate']}")
-            axes.set(xlabel="false positive rate", ylabel="true positive rate")
-            axes.legend(loc="lower right", fontsize=6.5)
+            axes.set(yscale="log", ylim=(0.3 / part["n"], 1.5))
+            axes.set(xlabel="false positive rate", ylabel=MISSED)
+            axes.legend(loc="upper right", fontsize=6.5)
     return path
 
 
@@ -208,7 +213,7 @@ def _cut_points(axes: Axes, detectors: Table, false_alarms: Table, edge: float) 
         share, published = detectors[name]["all"]["share"], line == "-"
         axes.plot(
             max(rate, edge),
-            share,
+            1 - share,
             "o",
             color=colour,
             ms=5,
@@ -224,9 +229,11 @@ def _efficiency(tables: Table, title: str, path: Path) -> Path:
         panels = canvas.subplots(rows, columns, squeeze=False).ravel()
         for axes, (quantity, table) in zip(panels, tables.items(), strict=False):
             x = _centres(table["edges"], quantity)
+            floor = 0.3 / max(table["n"])
             for name, (colour, line) in _LINES.items():
-                band(axes, x, table[name], colour, line=line, label=LABELS[name])
-            axes.set(xlabel=SYMBOLS[quantity], ylabel="found", ylim=(-0.02, 1.04))
+                missed = _missed(table[name], floor)
+                band(axes, x, missed, colour, line=line, label=LABELS[name])
+            axes.set(xlabel=SYMBOLS[quantity], ylabel=MISSED, yscale="log", ylim=(floor, 1.5))
             if quantity == "snr" or (quantity == "f_s" and table["edges"][0] < 0.05):
                 axes.set_xscale("log")
         for axes in panels[len(tables) :]:
@@ -235,6 +242,15 @@ def _efficiency(tables: Table, title: str, path: Path) -> Path:
         canvas.legend(handles, labels, loc="outside lower center", ncols=4)
         canvas.suptitle(title, fontsize=10)
     return path
+
+
+def _missed(table: Table, floor: float) -> Table:
+    """One minus the shares; where nothing was missed, the line runs along the floor."""
+
+    def rest(key: str) -> list[float | None]:
+        return [None if share is None else max(1 - share, floor) for share in table[key]]
+
+    return {"share": rest("share"), "low68": rest("high68"), "high68": rest("low68")}
 
 
 def _centres(edges: Sequence[float], quantity: str) -> list[float]:
@@ -292,10 +308,18 @@ def _one_curve(axes: Axes, curve: Table) -> None:
     axes.plot(grid[0], model, color=COLOURS["blue"], lw=1.4, zorder=2)
     _, _, log10_tE, log10_rho, f_s = curve["theta"]
     axes.set_title(
-        f"$\\log_{{10}} K$ {curve['log10_k']:.1f}, s/n {curve['snr']:.0f}, "
+        f"$\\log_{{10}} K$ {allowed_log10_k(curve):.1f}, s/n {curve['snr']:.0f}, "
         f"$t_E$ {10**log10_tE:.2f} d, $\\rho$ {10**log10_rho:.2g}, $f_s$ {f_s:.2f}",
         fontsize=7.5,
     )
+
+
+def allowed_log10_k(curve: Table) -> float:
+    """The network's log10 K of an event, no higher than its delta chi2 allows.
+
+    No average over lenses exceeds the likelihood ratio of the best, exp(delta chi2 / 2).
+    """
+    return float(min(curve["log10_k"], max(curve["delta_chi2"], 0.0) / (2 * LN_10)))
 
 
 def _rising(table: Table, folder: Path) -> Path:

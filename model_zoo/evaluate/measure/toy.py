@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from broker_filter.inference.encoder import CompactEncoder
-from broker_filter.inference.evidence import EvidenceHead
+from broker_filter.inference.evidence import LN_10, EvidenceHead
 from model_zoo.evaluate.sets import progress
 from model_zoo.training.fit import fit
 from model_zoo.training.losses import lpop_loss
@@ -31,12 +31,15 @@ from model_zoo.training.losses import lpop_loss
 __all__ = [
     "FULL_TOY",
     "LOSSES",
+    "NOISE",
     "QUICK_TOY",
+    "ToyExample",
     "ToySizes",
     "auc",
     "draw_toy",
     "exact_ln_k",
     "measure_toy",
+    "toy_examples",
     "train_toy",
 ]
 
@@ -49,6 +52,7 @@ WIDTH = 64
 TRAIN_SEED, TEST_SEED = 9_201, 9_202
 FALSE_ALARMS = (0.01, 0.05, 0.10)
 CALIBRATION_BINS = 20
+EXAMPLES = 2_000  # curves among which those of the figure are
 
 
 def _cross_entropy(ln_k: Tensor, event: Tensor) -> Tensor:
@@ -77,6 +81,16 @@ class ToySizes:
 
 FULL_TOY = ToySizes(2_000, 512, rate=2e-3, layers=2, inner=128, test=100_000)
 QUICK_TOY = ToySizes(450, 256, rate=3e-3, layers=1, inner=64, test=20_000)
+
+
+@dataclass(frozen=True, slots=True)
+class ToyExample:
+    """One toy curve: days, flux and the true model, each of shape (200,), and its exact log10 K."""
+
+    t: Array
+    flux: Array
+    signal: Array
+    log10_k: float
 
 
 class _Detector(nn.Module):
@@ -134,6 +148,12 @@ def draw_toy(n: int, generator: torch.Generator, *, paired: bool = False) -> tup
     ``paired`` gives each event the noise of one of the noise curves: the loss has the same mean,
     and a gradient that is less noisy.
     """
+    x, height = _draw(n, generator, paired=paired)
+    return x, height != 0
+
+
+def _draw(n: int, generator: torch.Generator, *, paired: bool) -> tuple[Tensor, Tensor]:
+    """Curves, and the height of the bump in each; 0 in noise."""
     event = torch.arange(n) < n // 2
     height = (MEAN + SPREAD * torch.randn(n, generator=generator)) * event
     noise = NOISE * torch.randn(n // 2 if paired else n, POINTS, generator=generator)
@@ -142,7 +162,22 @@ def draw_toy(n: int, generator: torch.Generator, *, paired: bool = False) -> tup
     x[..., 0] = torch.linspace(-1, 1, POINTS)
     x[..., 1] = 1 + height[:, None] * _template() + noise
     x[..., 2] = NOISE
-    return x, event
+    return x, height
+
+
+def toy_examples(n: int) -> tuple[list[ToyExample], list[ToyExample]]:
+    """``n`` curves of noise, and ``n`` events of high K: every tenth of those that have most."""
+    x, height = _draw(EXAMPLES, torch.Generator().manual_seed(TEST_SEED), paired=False)
+    log10_k = exact_ln_k(x) / LN_10
+    half = EXAMPLES // 2
+    highest = log10_k[:half].argsort(descending=True)[: 10 * n : 10].tolist()
+    t = torch.linspace(0, DAYS, POINTS).double().numpy()
+
+    def example(i: int) -> ToyExample:
+        flux, signal = x[i, :, 1], 1 + height[i] * _template()
+        return ToyExample(t, flux.double().numpy(), signal.double().numpy(), float(log10_k[i]))
+
+    return [example(half + i) for i in range(n)], [example(i) for i in highest]
 
 
 def exact_ln_k(x: Tensor) -> Tensor:

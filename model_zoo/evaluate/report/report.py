@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from broker_filter.types import PARAMETERS
+from model_zoo.evaluate.draw.figures import allowed_log10_k
 from model_zoo.evaluate.report.fits import fit_tables, nested_tables
 from model_zoo.evaluate.report.markdown import cell, render, table
 from model_zoo.evaluate.report.tables import certified_tables, exact_tables, stream_tables
@@ -270,9 +271,13 @@ def _rising(rising: Part) -> list[str]:
 def _gallery(gallery: Part) -> list[str]:
     lines = ["### Found by the network alone", ""]
     lines += [f"{gallery['n']:,} of {gallery['of']:,} events, missed by every published cut.", ""]
-    keys = ("index", "log10_k", "snr", "delta_chi2", "run")
-    rows = [[*(curve[key] for key in keys), *curve["theta"]] for curve in gallery["curves"]]
-    return lines + table([*keys, *PARAMETERS], rows)
+    lines += ["log10 K is the network's, but no higher than delta chi2 / (2 ln 10) allows.", ""]
+    keys = ("snr", "delta_chi2", "run")
+    rows = [
+        [curve["index"], allowed_log10_k(curve), *(curve[key] for key in keys), *curve["theta"]]
+        for curve in gallery["curves"]
+    ]
+    return lines + table(["index", "log10_k", *keys, *PARAMETERS], rows)
 
 
 def _posteriors(part: Part) -> list[str]:
