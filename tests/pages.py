@@ -354,9 +354,11 @@ def _fit(
         *("signal-to-noise, peak in the data", "events", "fit converged"),
         *(f"in {level} %, {side}" for level in (68, 95) for side in sides),
     )
+    load = measured.get("load", 1.0)
+    shared = f", with {load:.0f} programs running on the machine" if load > 2 else ""
     notes = (
-        f"Fit of an event: {measured['fit']['seconds_median']:.2f} s of one thread in the median."
-        " A range is that of the five parameters."
+        f"Fit of an event: {measured['fit']['seconds_median']:.2f} s of one thread in the median"
+        f"{shared}. A range is that of the five parameters."
     )
     if nested:
         notes += (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -174,12 +175,20 @@ def simulator_of(config: TrainConfig) -> Simulator:
 
 
 def measure(subject: Subject, parts: Sequence[str]) -> dict[str, Any]:
-    """Results of the named parts, each with the seconds that it took, and where."""
+    """Results of the named parts, each with the seconds that it took, and where.
+
+    ``load`` is the machine's mean number of running programs over the last 15 minutes: on a
+    machine that has other work, times are longer than they need be.
+    """
     results: dict[str, Any] = {}
     for name in parts:
         began = time.perf_counter()
         results[name] = PARTS[name](subject)
-        results[name] |= {"seconds": round(time.perf_counter() - began, 1), "machine": machine()}
+        results[name] |= {
+            "seconds": round(time.perf_counter() - began, 1),
+            "machine": machine(),
+            "load": round(os.getloadavg()[2], 1),
+        }
     return results
 
 

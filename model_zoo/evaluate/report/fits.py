@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from broker_filter.types import PARAMETERS
@@ -22,13 +22,24 @@ MEASURES = {
 SIDES = ("fit", "flow")
 
 
-def fit_tables(part: Part) -> list[str]:
-    """Errors and coverage of fit and flow, by parameter and by signal-to-noise."""
-    header = ["parameter"] + [f"{title}, {side}" for title in MEASURES.values() for side in SIDES]
-    rows = [
-        [name, *(part[side][key][name] for key in MEASURES for side in SIDES)]
-        for name in PARAMETERS
-    ]
+def fit_tables(part: Part, paper: Mapping[str, Sequence[float]]) -> list[str]:
+    """Errors and coverage of fit and flow, by parameter and by signal-to-noise.
+
+    Parameters
+    ----------
+    part : mapping
+        What `model_zoo.evaluate.measure.fits.measure_fits` gave.
+    paper : mapping
+        The paper's figures by measure, in the order of the parameters.
+    """
+    header, columns = ["parameter"], []
+    for key, title in MEASURES.items():
+        header += [f"{title}, {side}" for side in SIDES]
+        columns += [[part[side][key][name] for name in PARAMETERS] for side in SIDES]
+        if key in paper:
+            header.append("paper")
+            columns.append(list(paper[key]))
+    rows = list(zip(PARAMETERS, *columns, strict=True))
     plain = {key: part[key] for key in part if key not in (*SIDES, "by_snr")}
     plain |= {f"{side}, {key}": value for side in SIDES for key, value in _scalars(part[side])}
     return [

@@ -338,7 +338,7 @@ SPECIAL: dict[str, Callable[[Part], list[str]]] = {
     "detection": _detection,
     "calibration": _calibration,
     "posteriors": _posteriors,
-    "fit": fit_tables,
+    "fit": lambda part: fit_tables(part, PAPER["posteriors"]),
     "nested": nested_tables,
     "exact": exact_tables,
     "streams": stream_tables,
