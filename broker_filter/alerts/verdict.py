@@ -44,9 +44,12 @@ REPEATED: Final = 1e-3
 KNOWN: Final = 1e3
 """Factor on the rate of variables for a star that a catalogue calls one."""
 
-POOR_SCALE: Final = 1.6
-"""Factor on the errors beyond those of the best rival from which on a curve does not describe the
-data."""
+POOR_SCALE, WORST_SCALE = 1.6, 2.5
+"""Factors on the errors from which on a lens does not describe the data: in units of what the best
+rival needs, and at all (quiet stars need .85 to 1.63)."""
+
+SHAPELESS: Final = frozenset({"smooth", "trend"})
+"""Models that follow a part of an event as well as a variable star."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +159,15 @@ def _doubt(
     """Why there is no verdict and what would settle it; empty where there is one."""
     if probability < SURE:
         return f"{first} ({probability:.0%}) or {second}: {_settles(found, first, second)}"
-    if first == "microlensing" and found.scale > POOR_SCALE * found.least_scale:
+    if first == "microlensing" and found.scale > min(POOR_SCALE * found.least_scale, WORST_SCALE):
         return (
             f"no model describes the data: the best lens needs errors {found.scale:.1f} times as"
             " large; look at the residuals"
         )
     evidence_of_variable = found.goes_below or record.label or record.earlier_events
-    if model == "smooth" and not evidence_of_variable:
+    if model in SHAPELESS and not evidence_of_variable:
+        if found.days_to_peak > 0:
+            return f"only a part of a bump is seen: {_settles(found, first, second)}"
         return (
             "a bump that no single lens describes: a binary lens or a variable star; the star's"
             " years before, or a model of two lenses, settle it"
@@ -201,7 +206,7 @@ def _reason(found: Findings, record: Record, verdict: str, model: str) -> str:
         "constant": "noise alone describes the data",
         "artefact": "single wrong epochs or a wrong night describe the data",
     }
-    said = words.get(model, f"the shape of a {model} describes the data")
+    said = words.get(model, f"the shape of {_name(model)} describes the data")
     known = f"; catalogued as {record.label}" if record.label else ""
     again = f"; {record.earlier_events} earlier events" if record.earlier_events else ""
     beside = f", 10^{lead:.1f} times better than {_name(rival)}" if others else ""

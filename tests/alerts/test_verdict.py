@@ -24,7 +24,6 @@ def found(**evidence: float) -> Findings:
         ("flare", "flare"),
         ("outburst", "outburst"),
         ("periodic", "variable"),
-        ("trend", "variable"),
         ("dip", "variable"),
         ("artefact", "artefact"),
         ("constant", "artefact"),
@@ -79,12 +78,16 @@ def test_a_catalogued_variable_needs_more_evidence() -> None:
 def test_a_bump_that_only_smooth_light_describes_is_no_variable() -> None:
     bump = found(smooth=20.0)
     assert verdict_of(bump, Record(), RATES).verdict == "unclear"
+    rise = replace(found(trend=5.0), days_to_peak=3.0)
+    assert "3.0 d away" in verdict_of(rise, Record(), RATES).reason
     assert verdict_of(replace(bump, goes_below=True), Record(), RATES).verdict == "variable"
     assert verdict_of(bump, Record(label="LPV"), RATES).verdict == "variable"
 
 
 def test_a_lens_that_does_not_describe_the_data_is_unclear() -> None:
-    poor = replace(found(), scale=4.0)
+    assert verdict_of(replace(found(), scale=1.5), Record(), RATES).verdict == "microlensing"
+    assert verdict_of(replace(found(), scale=2.0), Record(), RATES).verdict == "unclear"
+    poor = replace(found(), scale=4.0, least_scale=4.0)
     said = verdict_of(poor, Record(), RATES)
     assert said.verdict == "unclear"
     assert "4.0 times" in said.reason

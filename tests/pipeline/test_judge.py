@@ -1,14 +1,26 @@
-"""The record of a star: how many events it has had, through snapshots too."""
+"""Judging an event with the default network and fit, and the record of its star."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from broker_filter.alerts.known_variables import KnownVariables
 from broker_filter.alerts.lifecycle import counts_from_columns
+from broker_filter.config import Model
 from broker_filter.errors import StateError
-from broker_filter.pipeline.candidate import Memory
+from broker_filter.inference import zoo
+from broker_filter.inference.magnification import excess
+from broker_filter.inference.rival_shapes import CURVED
+from broker_filter.inference.scorer import Scorer
+from broker_filter.observe.metrics import Metrics
+from broker_filter.pipeline.candidate import Candidate, Memory
+from broker_filter.pipeline.judge import Judge, Judgement, JudgeOptions
 from broker_filter.state.partition import PartitionState
+from broker_filter.types import Fit, FloatArray, WindowBatch
 
+T = np.sort(np.random.default_rng(1).uniform(0, 20, 300))
+SHAPES = {shape.name: shape for shape in CURVED}
 KEY = ("test", 7, "r")
 
 
@@ -42,3 +54,106 @@ def test_counts_that_lack_a_column_are_damaged() -> None:
     part = {name.removeprefix("count/"): column for name, column in columns.items()}
     with pytest.raises(StateError, match="counts"):
         counts_from_columns({"events": part["events"]})
+
+
+@pytest.fixture(scope="module")
+def scorer() -> Scorer:
+    return Scorer(zoo.verify(zoo.find(Model().id)), chunk=1)
+
+
+def window(signal: FloatArray) -> WindowBatch:
+    """One star, three hundred epochs in twenty days, of 1 % each."""
+    n, one = len(T), np.ones(1)
+    flux = 1 + signal + 0.01 * np.random.default_rng(2).normal(size=n)
+    return WindowBatch(
+        slot=np.zeros(1, np.int64),
+        star=["star"],
+        survey=["test"],
+        band=["r"],
+        coordinates=[None],
+        t_start=60_000 * one,
+        mjd_tai=60_000 + T[None],
+        flux=flux[None].astype(np.float32),
+        sigma=np.full((1, n), 0.01, np.float32),
+        n=np.array([n]),
+        baseline=one,
+        baseline_err=0.003 * one,
+        baseline_error=0.003 * one,
+        relative=np.zeros(1, bool),
+        source=np.zeros((1, n), np.int16),
+        sources=[("camera",)],
+        source_level=one[None],
+        source_error=0.003 * one[None],
+        source_history=np.zeros((1, 1, 5)),
+    )
+
+
+def judged(scorer: Scorer, signal: FloatArray, options: JudgeOptions) -> Judgement:
+    batch = window(signal)
+    scored = scorer.score(batch)
+    epochs = batch.epochs(0)
+    fit = scorer.fit(epochs, 60_000.0, scored, 0, 1, samples=100)
+    assert isinstance(fit, Fit)
+    candidate = Candidate(batch, scored, 0, ("test", "star", "r"), Memory())
+    return Judge(scorer, options, Metrics()).judge(candidate, epochs, fit, 1, 0)
+
+
+def lens() -> FloatArray:
+    return np.asarray(0.7 * excess(np.hypot(0.4, (T - 9.1) / 1.5), 0.01))
+
+
+def test_a_lens_is_microlensing_and_its_rivals_are_ranked(scorer: Scorer) -> None:
+    found = judged(scorer, lens(), JudgeOptions())
+    assert found.verdict is not None
+    assert found.verdict.verdict == "microlensing"
+    behind = [rival.log10_k for rival in found.rivals]
+    assert behind == sorted(behind)
+    assert behind[0] > 3
+    assert [rival.curve is not None for rival in found.rivals] == [True] + [False] * 7
+
+
+@pytest.mark.parametrize(
+    ("name", "theta", "height", "verdict"),
+    [
+        ("flare", [9.1, 0.3], 1.0, "flare"),
+        ("outburst", [7.0, 0.5, 3.0, 2.0], 1.0, "outburst"),
+        ("periodic", [0.61], 0.1, "variable"),
+        ("dip", [9.0, 0.5], 0.2, "variable"),
+    ],
+)
+def test_look_alikes_are_called_by_their_names(
+    scorer: Scorer, name: str, theta: list[float], height: float, verdict: str
+) -> None:
+    signal = height * SHAPES[name].shape(T, np.array([theta]))[:, 0, 0]
+    found = judged(scorer, signal, JudgeOptions())
+    assert found.verdict is not None
+    assert found.verdict.verdict == verdict
+    best = found.rivals[0]
+    assert best.name == name
+    assert best.curve is not None
+    np.testing.assert_allclose(best.curve, 1 + signal, atol=0.1 * height)
+    times = [best.parameters[key] for key in best.parameters if key.startswith("t_")]
+    assert times == pytest.approx([60_000 + theta[0]] * len(times), abs=0.3)
+
+
+def test_a_planet_is_an_anomalous_lens(scorer: Scorer) -> None:
+    planet = 0.6 * np.exp(-0.5 * ((T - 10.5) / 0.1) ** 2)
+    found = judged(
+        scorer, 0.7 * excess(np.hypot(0.3, (T - 9.1) / 3), 0.01) + planet, JudgeOptions()
+    )
+    assert found.verdict is not None
+    assert found.verdict.verdict == "anomalous-lens"
+
+
+def test_a_catalogued_label_is_named(scorer: Scorer) -> None:
+    options = JudgeOptions(known=KnownVariables({"star": "RR Lyrae"}))
+    signal = 0.1 * np.sin(2 * np.pi * T / 0.61)
+    found = judged(scorer, signal, options)
+    assert found.verdict is not None
+    assert "RR Lyrae" in found.verdict.reason
+
+
+def test_the_same_seed_gives_the_same_judgement(scorer: Scorer) -> None:
+    first, second = (judged(scorer, lens(), JudgeOptions()) for _ in range(2))
+    assert first.verdict == second.verdict
+    assert [r.log10_k for r in first.rivals] == [r.log10_k for r in second.rivals]
