@@ -38,8 +38,12 @@ SHARES: Final[Mapping[str, tuple[str, float]]] = {
 SURE: Final = 0.9
 """Probability from which on a class is the verdict."""
 
-REPEATED: Final = 1e-3
-"""Factor on the rates of lenses for each earlier event: hardly a star is lensed twice."""
+REPEATED, REPEATS = 0.1, 3
+"""Factor on the rates of lenses for each earlier event, up to so many. Hardly a star is lensed
+twice, but an earlier event may have been noise."""
+
+VARIES: Final = 2
+"""Earlier events from which on a star is known to vary."""
 
 KNOWN: Final = 1e3
 """Factor on the rate of variables for a star that a catalogue calls one."""
@@ -149,7 +153,7 @@ def _model_probabilities(found: Findings, record: Record, rates: Rates) -> dict[
 def _by_record(kind: str, record: Record) -> float:
     """Factor on a class's rate from what is known of the star."""
     if kind in ("microlensing", "anomalous-lens"):
-        return REPEATED ** min(record.earlier_events, 2)
+        return float(REPEATED ** min(record.earlier_events, REPEATS))
     return KNOWN if kind == "variable" and record.label else 1.0
 
 
@@ -164,8 +168,8 @@ def _doubt(
             f"no model describes the data: the best lens needs errors {found.scale:.1f} times as"
             " large; look at the residuals"
         )
-    evidence_of_variable = found.goes_below or record.label or record.earlier_events
-    if model in SHAPELESS and not evidence_of_variable:
+    known_to_vary = found.goes_below or record.label or record.earlier_events >= VARIES
+    if model in SHAPELESS and not known_to_vary:
         if found.days_to_peak > 0:
             return f"only a part of a bump is seen: {_settles(found, first, second)}"
         return (
@@ -208,8 +212,12 @@ def _reason(found: Findings, record: Record, verdict: str, model: str) -> str:
     }
     said = words.get(model, f"the shape of {_name(model)} describes the data")
     known = f"; catalogued as {record.label}" if record.label else ""
-    again = f"; {record.earlier_events} earlier events" if record.earlier_events else ""
+    again = (
+        f"; earlier events of the star: {record.earlier_events}" if record.earlier_events else ""
+    )
     beside = f", 10^{lead:.1f} times better than {_name(rival)}" if others else ""
+    if lead < 0:
+        beside = f", about as well as {_name(rival)}, and is the more usual"
     return f"{said}{beside}{known}{again}"
 
 

@@ -60,11 +60,13 @@ def test_rates_weigh_the_evidence() -> None:
 
 
 def test_a_star_that_had_events_before_is_hardly_lensed_again() -> None:
-    close = found(outburst=-2.0)
+    close = found(outburst=-1.5)
     assert verdict_of(close, Record(), RATES).verdict == "microlensing"
+    assert verdict_of(close, Record(earlier_events=1), RATES).verdict == "unclear"
+    close = found(outburst=-0.5)
     again = verdict_of(close, Record(earlier_events=2), RATES)
     assert again.verdict == "outburst"
-    assert "2 earlier events" in again.reason
+    assert "earlier events of the star: 2" in again.reason
 
 
 def test_a_catalogued_variable_needs_more_evidence() -> None:
@@ -82,6 +84,8 @@ def test_a_bump_that_only_smooth_light_describes_is_no_variable() -> None:
     assert "3.0 d away" in verdict_of(rise, Record(), RATES).reason
     assert verdict_of(replace(bump, goes_below=True), Record(), RATES).verdict == "variable"
     assert verdict_of(bump, Record(label="LPV"), RATES).verdict == "variable"
+    assert verdict_of(bump, Record(earlier_events=1), RATES).verdict == "unclear"
+    assert verdict_of(bump, Record(earlier_events=2), RATES).verdict == "variable"
 
 
 def test_a_lens_that_does_not_describe_the_data_is_unclear() -> None:
