@@ -341,12 +341,16 @@ def events_from_columns(columns: Columns) -> dict[EventKey, EventState]:
         raise StateError(f"the events of the snapshot cannot be used: {error!r}") from error
 
 
-def counts_to_columns(counts: Mapping[EventKey, int]) -> dict[str, Column]:
-    """Write how many events each star and band has had, as columns for a snapshot."""
-    return {**packed_keys(counts), "events": np.array(list(counts.values()), np.int64)}
+def counts_to_columns(counts: Mapping[EventKey, tuple[int, float]]) -> dict[str, Column]:
+    """Write how many events each star and band has had, and when the last opened, as columns."""
+    return {
+        **packed_keys(counts),
+        "events": np.array([count for count, _ in counts.values()], np.int64),
+        "opened_mjd": np.array([opened for _, opened in counts.values()], np.float64),
+    }
 
 
-def counts_from_columns(columns: Columns) -> dict[EventKey, int]:
+def counts_from_columns(columns: Columns) -> dict[EventKey, tuple[int, float]]:
     """Read what `counts_to_columns` wrote; snapshots of older versions have none.
 
     Raises
@@ -358,7 +362,9 @@ def counts_from_columns(columns: Columns) -> dict[EventKey, int]:
         return {}
     try:
         arrays = arrays_of(columns)
-        return dict(zip(unpacked_keys(arrays), arrays["events"].tolist(), strict=True))
+        events, opened = arrays["events"].tolist(), arrays["opened_mjd"].tolist()
+        counts = zip(events, opened, strict=True)
+        return dict(zip(unpacked_keys(arrays), counts, strict=True))
     except (LookupError, ValueError, TypeError) as error:
         raise StateError(f"the counts of the snapshot cannot be used: {error!r}") from error
 

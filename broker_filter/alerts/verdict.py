@@ -15,9 +15,10 @@ from typing import Final
 
 from broker_filter.alerts.parts import Verdict
 
-__all__ = ["CLASSES", "VERDICTS", "Findings", "Rates", "Record", "verdict_of"]
+__all__ = ["CLASSES", "VERDICTS", "Findings", "Rates", "Record", "is_established", "verdict_of"]
 
 CLASSES: Final = ("microlensing", "anomalous-lens", "flare", "outburst", "variable", "artefact")
+LOOK_ALIKES: Final = frozenset({"flare", "outburst", "variable"})
 UNCLEAR: Final = "unclear"
 VERDICTS: Final = (*CLASSES, UNCLEAR)
 
@@ -39,8 +40,15 @@ SURE: Final = 0.9
 """Probability from which on a class is the verdict."""
 
 REPEATED, REPEATS = 0.1, 3
-"""Factor on the rates of lenses for each earlier event, up to so many. Hardly a star is lensed
-twice, but an earlier event may have been noise."""
+"""Factor on the rates of lenses for each earlier event, up to so many: hardly a star is lensed
+twice."""
+
+DECISIVE: Final = 1.0
+"""Dex by which data must speak against the lens for a look-alike to be the verdict: rates alone do
+not make one."""
+
+ESTABLISHED: Final = 3.0
+"""Dex above noise and wrong epochs from which on an event counts in the star's record."""
 
 VARIES: Final = 2
 """Earlier events from which on a star is known to vary."""
@@ -51,6 +59,8 @@ KNOWN: Final = 1e3
 POOR_SCALE, WORST_SCALE = 1.6, 2.5
 """Factors on the errors from which on a lens does not describe the data: in units of what the best
 rival needs, and at all (quiet stars need .85 to 1.63)."""
+
+NOTHING: Final = ("constant", "artefact")
 
 SHAPELESS: Final = frozenset({"smooth", "trend"})
 """Models that follow a part of an event as well as a variable star."""
@@ -79,7 +89,7 @@ class Record:
     Parameters
     ----------
     earlier_events : int
-        That have ended, of the same star and band.
+        Of the same star and band that were more than noise.
     label : str or None
         Of a catalogue of variable stars.
     """
@@ -114,6 +124,13 @@ class Findings:
     goes_below: bool = False
     days_to_peak: float = -math.inf
     p_value: float = 1.0
+
+
+def is_established(found: Findings) -> bool:
+    """Whether there was an event at all: something better than noise and wrong epochs."""
+    evidence = found.log10_evidence
+    least = max(evidence[name] for name in NOTHING if name in evidence)
+    return max(evidence.values()) - least >= ESTABLISHED
 
 
 def verdict_of(found: Findings, record: Record, rates: Rates) -> Verdict:
@@ -163,6 +180,9 @@ def _doubt(
     """Why there is no verdict and what would settle it; empty where there is one."""
     if probability < SURE:
         return f"{first} ({probability:.0%}) or {second}: {_settles(found, first, second)}"
+    against = found.log10_evidence[model]
+    if first in LOOK_ALIKES and against < DECISIVE:
+        return f"the data do not tell {first} from microlensing: {_settles(found, first, second)}"
     if first == "microlensing" and found.scale > min(POOR_SCALE * found.least_scale, WORST_SCALE):
         return (
             f"no model describes the data: the best lens needs errors {found.scale:.1f} times as"
@@ -217,7 +237,7 @@ def _reason(found: Findings, record: Record, verdict: str, model: str) -> str:
     )
     beside = f", 10^{lead:.1f} times better than {_name(rival)}" if others else ""
     if lead < 0:
-        beside = f", about as well as {_name(rival)}, and is the more usual"
+        beside = f", about as well as {_name(rival)} does, and is the more usual"
     return f"{said}{beside}{known}{again}"
 
 

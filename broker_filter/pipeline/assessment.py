@@ -270,10 +270,9 @@ class Assessment:
         kind: AlertState,
         times: ProcessingTimes,
     ) -> Alert:
-        earlier = window.memory.count(window.key, kind)
         certified = self._certifier.with_fit(window, certified)
         fit = self._certifier.fit_of_event(window, certified, ended=kind == "final")
-        judged = self._judged(window, fit, earlier)
+        judged = self._judged(window, event, fit)
         log10_k, claim = evidence_of(event, kind, window.log10_k, certified.claim)
         found = Evaluation(
             event,
@@ -290,17 +289,21 @@ class Assessment:
         return self._build(window, found, times)
 
     def _judged(
-        self, window: Candidate, fit: Fit | NotFitted | None, earlier_events: int
+        self, window: Candidate, event: EventState, fit: Fit | NotFitted | None
     ) -> Judgement:
         """What else the event could be; nothing of an event that has no fit."""
         if self._judge is None or not isinstance(fit, Fit):
             return Judgement()
-        epochs, seed = window.memory.epochs[window.key], window.seed(self._options.seed)
+        memory, key, opened = window.memory, window.key, event.opened_mjd
+        earlier, seed = memory.earlier_events(key, opened), window.seed(self._options.seed)
         try:
-            return self._judge.judge(window, epochs, fit, seed, earlier_events)
+            judged = self._judge.judge(window, memory.epochs[key], fit, seed, earlier)
         except Exception as error:  # noqa: BLE001  the alert can do without
             self._lost.note(window, error, "rivals")
             return Judgement()
+        if judged.established:
+            memory.count(key, opened)
+        return judged
 
     def _build(self, window: Candidate, found: Evaluation, times: ProcessingTimes) -> Alert:
         began = time.perf_counter()

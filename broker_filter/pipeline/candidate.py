@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, field
 
 from broker_filter.alerts.certifications import (
@@ -22,7 +23,7 @@ from broker_filter.inference.scorer import Scored
 from broker_filter.pipeline.event_epochs import epochs_from_columns, epochs_to_columns
 from broker_filter.state.columns import Column
 from broker_filter.state.partition import PartitionState, prefixed
-from broker_filter.types import AlertState, StarEpochs, WindowBatch
+from broker_filter.types import StarEpochs, WindowBatch
 
 __all__ = ["Candidate", "Memory"]
 
@@ -40,14 +41,15 @@ class Memory:
     epochs : dict of EventKey to StarEpochs
         Of these events.
     certifications : dict of EventKey to Certification
-    counts : dict of EventKey to int
-        Events of each star and band so far, this one included, but for those taken back.
+    counts : dict of EventKey to (int, float)
+        Events of each star and band so far that were more than noise, and when the last of them
+        opened (MJD TAI).
     """
 
     events: dict[EventKey, EventState] = field(default_factory=dict)
     epochs: dict[EventKey, StarEpochs] = field(default_factory=dict)
     certifications: dict[EventKey, Certification] = field(default_factory=dict)
-    counts: dict[EventKey, int] = field(default_factory=dict)
+    counts: dict[EventKey, tuple[int, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: PartitionState) -> Memory:
@@ -68,15 +70,14 @@ class Memory:
             **prefixed("count", counts_to_columns(self.counts)),
         }
 
-    def count(self, key: EventKey, kind: AlertState) -> int:
-        """Count an alert; the events of this star and band before this one.
+    def earlier_events(self, key: EventKey, opened_mjd: float) -> int:
+        """Events of this star and band before the one that opened then."""
+        count, last = self.counts.get(key, (0, math.nan))
+        return count - (last == opened_mjd)
 
-        A retraction takes its event back, so that it does not speak against the next.
-        """
-        known = self.counts.get(key, 0) + (kind == "new")
-        earlier = max(known - 1, 0)
-        self.counts[key] = earlier if kind == "retraction" else known
-        return earlier
+    def count(self, key: EventKey, opened_mjd: float) -> None:
+        """Count the event that opened then, once."""
+        self.counts[key] = (self.earlier_events(key, opened_mjd) + 1, opened_mjd)
 
     def holds(self, key: EventKey) -> bool:
         """Whether there is anything about a star and band."""

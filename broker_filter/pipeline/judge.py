@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from broker_filter.alerts.known_variables import KnownVariables
 from broker_filter.alerts.parts import Rival, Verdict
-from broker_filter.alerts.verdict import Findings, Rates, Record, verdict_of
+from broker_filter.alerts.verdict import Findings, Rates, Record, is_established, verdict_of
 from broker_filter.inference.anomaly import anomalous_lens
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.fit import usable_epochs, usable_rows
@@ -55,10 +55,11 @@ class JudgeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What an alert says of what else it could be."""
+    """What an alert says of what else it could be, and whether there was an event at all."""
 
     rivals: tuple[Rival, ...] = ()
     verdict: Verdict | None = None
+    established: bool = False
 
 
 class Judge:
@@ -88,7 +89,7 @@ class Judge:
         seed : int
             The same seed gives the same result.
         earlier_events : int
-            Of the same star and band.
+            Of the same star and band that were more than noise.
         """
         began = time.perf_counter()
         compared = self._scorer.compare(epochs, fit, seed, self._options.noise)
@@ -101,7 +102,8 @@ class Judge:
         found = _findings(epochs, fit, compared, models)
         verdict = verdict_of(found, Record(earlier_events, label), self._options.rates)
         self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="rivals")
-        return Judgement(_rivals(epochs, fit, compared, models), verdict)
+        rivals = _rivals(epochs, fit, compared, models)
+        return Judgement(rivals, verdict, is_established(found))
 
     def _anomalous(
         self, window: Candidate, epochs: StarEpochs, fit: Fit, seed: int, compared: Comparison

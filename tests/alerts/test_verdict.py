@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from broker_filter.alerts.verdict import CLASSES, VERDICTS, Findings, Rates, Record, verdict_of
+from broker_filter.alerts.verdict import (
+    CLASSES,
+    VERDICTS,
+    Findings,
+    Rates,
+    Record,
+    is_established,
+    verdict_of,
+)
 from broker_filter.config import RateSettings
 
 RIVALS = ("flare", "outburst", "periodic", "smooth", "trend", "dip", "artefact", "constant")
@@ -54,16 +62,28 @@ def test_evidence_that_does_not_decide_is_unclear_and_says_what_would_settle_it(
 
 
 def test_rates_weigh_the_evidence() -> None:
-    close = found(outburst=-0.5)
+    close = found(outburst=1.5)
     assert verdict_of(close, Record(), Rates(outburst=1e-4)).verdict == "microlensing"
     assert verdict_of(close, Record(), Rates(outburst=1e4)).verdict == "outburst"
+
+
+def test_rates_alone_make_no_look_alike() -> None:
+    said = verdict_of(found(periodic=0.5), Record(earlier_events=2), RATES)
+    assert said.verdict == "unclear"
+    assert said.probabilities["variable"] > 0.9
+
+
+def test_an_event_is_one_where_noise_does_not_describe_it() -> None:
+    assert is_established(found(flare=1.0))
+    assert not is_established(found(constant=-2.0))
+    assert not is_established(found(artefact=5.0))
 
 
 def test_a_star_that_had_events_before_is_hardly_lensed_again() -> None:
     close = found(outburst=-1.5)
     assert verdict_of(close, Record(), RATES).verdict == "microlensing"
     assert verdict_of(close, Record(earlier_events=1), RATES).verdict == "unclear"
-    close = found(outburst=-0.5)
+    close = found(outburst=1.2)
     again = verdict_of(close, Record(earlier_events=2), RATES)
     assert again.verdict == "outburst"
     assert "earlier events of the star: 2" in again.reason
@@ -72,7 +92,7 @@ def test_a_star_that_had_events_before_is_hardly_lensed_again() -> None:
 def test_a_catalogued_variable_needs_more_evidence() -> None:
     close = found(periodic=-3.0)
     assert verdict_of(close, Record(), RATES).verdict == "microlensing"
-    known = verdict_of(found(periodic=-0.5), Record(label="RR Lyrae"), RATES)
+    known = verdict_of(found(periodic=1.2), Record(label="RR Lyrae"), RATES)
     assert known.verdict == "variable"
     assert "RR Lyrae" in known.reason
 

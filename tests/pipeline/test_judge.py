@@ -24,25 +24,23 @@ SHAPES = {shape.name: shape for shape in CURVED}
 KEY = ("test", 7, "r")
 
 
-def test_earlier_events_of_a_star_are_counted() -> None:
+def test_earlier_events_of_a_star_are_counted_once_each() -> None:
     memory = Memory()
-    assert [memory.count(KEY, kind) for kind in ("new", "update", "final")] == [0, 0, 0]
-    assert [memory.count(KEY, kind) for kind in ("new", "update", "final")] == [1, 1, 1]
-    assert memory.count(("test", 8, "r"), "new") == 0
-
-
-def test_an_event_that_was_taken_back_does_not_count() -> None:
-    memory = Memory()
-    memory.count(KEY, "new")
-    memory.count(KEY, "retraction")
-    assert memory.count(KEY, "new") == 0
+    assert memory.earlier_events(KEY, 60_000.0) == 0
+    for _ in range(3):
+        memory.count(KEY, 60_000.0)
+        assert memory.earlier_events(KEY, 60_000.0) == 0
+    assert memory.earlier_events(KEY, 60_100.0) == 1
+    memory.count(KEY, 60_100.0)
+    assert memory.earlier_events(KEY, 60_200.0) == 2
+    assert memory.earlier_events(("test", 8, "r"), 60_200.0) == 0
 
 
 def test_counts_outlive_a_snapshot() -> None:
     memory = Memory()
-    memory.count(KEY, "new")
+    memory.count(KEY, 60_000.0)
     state = PartitionState(("topic", 0), {}, 20.0, "model", memory.columns())
-    assert Memory.of(state).counts == {KEY: 1}
+    assert Memory.of(state).counts == {KEY: (1, 60_000.0)}
 
 
 def test_a_snapshot_of_an_older_version_has_no_counts() -> None:
@@ -50,7 +48,7 @@ def test_a_snapshot_of_an_older_version_has_no_counts() -> None:
 
 
 def test_counts_that_lack_a_column_are_damaged() -> None:
-    columns = Memory(counts={KEY: 1}).columns()
+    columns = Memory(counts={KEY: (1, 60_000.0)}).columns()
     part = {name.removeprefix("count/"): column for name, column in columns.items()}
     with pytest.raises(StateError, match="counts"):
         counts_from_columns({"events": part["events"]})
@@ -106,6 +104,7 @@ def test_a_lens_is_microlensing_and_its_rivals_are_ranked(scorer: Scorer) -> Non
     found = judged(scorer, lens(), JudgeOptions())
     assert found.verdict is not None
     assert found.verdict.verdict == "microlensing"
+    assert found.established
     behind = [rival.log10_k for rival in found.rivals]
     assert behind == sorted(behind)
     assert behind[0] > 3
@@ -143,6 +142,10 @@ def test_a_planet_is_an_anomalous_lens(scorer: Scorer) -> None:
     )
     assert found.verdict is not None
     assert found.verdict.verdict == "anomalous-lens"
+
+
+def test_noise_is_no_event_of_a_star(scorer: Scorer) -> None:
+    assert not judged(scorer, np.zeros(len(T)), JudgeOptions()).established
 
 
 def test_a_catalogued_label_is_named(scorer: Scorer) -> None:
