@@ -18,6 +18,7 @@ from broker_filter.config import Model
 from broker_filter.observe.table import METRICS, PREFIX, PROCESS_METRICS
 from broker_filter.observe.text import markdown_table
 from broker_filter.schemas import current_version, schema_folder
+from model_zoo.evaluate.report.fits import at_equal_error
 from tests.bench.figures import shown
 
 ROOT = Path(__file__).parents[1]
@@ -365,7 +366,8 @@ def _fit(
             " Against nested sampling of the same likelihood: ln Z within 3 errors on"
             f" {nested['within_3']} of {nested['n']} events, widths"
             f" {nested['width_ratio_median']:.2f} times as large in the median; nested sampling"
-            f" takes {nested['times_slower']:.0f} times as long."
+            f" takes {nested['times_slower']:.0f} times as long, and"
+            f" {at_equal_error(nested):.0f} times to an equal error of ln Z."
         )
     if emcee:
         notes += (

@@ -19,7 +19,7 @@ from model_zoo.evaluate.measure.certified import star_of
 from model_zoo.evaluate.measure.chains import measure_chains, run_lens_chain
 from model_zoo.evaluate.measure.fits import of_all_kinds
 from model_zoo.evaluate.measure.nested import measure_nested, nested_sampling
-from model_zoo.evaluate.report.fits import nested_tables
+from model_zoo.evaluate.report.fits import at_equal_error, nested_tables
 from model_zoo.simulate.curves import Curves
 from model_zoo.simulate.prior import PAPER_PRIOR
 from tests.model_zoo.test_evaluate_fits import CONFIG, SIMULATOR
@@ -82,6 +82,12 @@ def test_a_fit_agrees_with_nested_sampling(
 def faint_event() -> tuple[Curves, NDArray[np.int64]]:
     events, index = of_all_kinds(SIMULATOR, 12)
     return events[1:2], index[1:2]
+
+
+def test_an_error_half_as_large_takes_nested_sampling_four_times_as_long() -> None:
+    times = {"nested_seconds": 6.0, "fit_seconds": 0.3}
+    rows = [{**times, "error_nested": 0.2, "error_fit": 0.1}]
+    assert at_equal_error({"events": rows}) == pytest.approx(80)
 
 
 def test_chains_of_four_parameters_stay_in_the_prior_and_find_the_peak() -> None:

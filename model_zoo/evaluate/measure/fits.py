@@ -45,7 +45,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 SAMPLES = 1000  # of each posterior
-SNR_EDGES = (0.0, 8.0, 25.0, 100.0, 1e6)
+SNR_EDGES = (0.0, 8.0, 25.0, 100.0, 1000.0, 1e6)
 FAINTEST, POOL = 5.0, 500  # of events of all kinds: signal-to-noise, and how many are looked at
 FEWEST_PASSING = 20  # samples that a gate must leave
 
