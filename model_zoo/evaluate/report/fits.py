@@ -77,10 +77,11 @@ def at_equal_error(part: Part) -> float:
     Median over the events. Its time goes with its live points, and these with the inverse square
     of its error.
     """
-    return median(
+    times: list[float] = [
         row["nested_seconds"] / row["fit_seconds"] * (row["error_nested"] / row["error_fit"]) ** 2
         for row in part["events"]
-    )
+    ]
+    return median(times)
 
 
 def _scalars(side: Part) -> list[tuple[str, Any]]:
