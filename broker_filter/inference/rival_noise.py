@@ -83,12 +83,14 @@ class Noise:
 
     def whitened(self, columns: FloatArray) -> FloatArray:
         """The inverse covariance times columns, shape (n, m)."""
-        weighted = columns * self._weight[:, None]
+        weight = self._weight[:, None]
+        weighted: FloatArray = columns * weight
         if self.amplitude <= 0:
-            return np.asarray(weighted)
+            return weighted
         (diagonal, beside), _ = self._factors
         solved, _ = dpttrs(diagonal, beside, weighted)
-        return np.asarray(weighted - self._weight[:, None] * solved)
+        solved *= weight
+        return np.subtract(weighted, solved, out=weighted)
 
     @cached_property
     def log_determinant(self) -> float:

@@ -87,7 +87,10 @@ class LogNormal:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A period, uniform in its logarithm from `SHORTEST_PERIOD` to twice the span."""
+    """A period, uniform in its logarithm from `SHORTEST_PERIOD` to half the span.
+
+    A longer one would be seen less than twice, and any single bump has such a period.
+    """
 
     def of(self, z: FloatArray, span: Span) -> FloatArray:
         """See `Prior`."""
@@ -99,7 +102,8 @@ class Period:
         return np.asarray(ndtri(np.clip(place, EDGE, 1 - EDGE)))
 
     def _log_range(self, span: Span) -> float:
-        return math.log(2 * (span.last - span.first) / SHORTEST_PERIOD)
+        longest = max(0.5 * (span.last - span.first), 2 * SHORTEST_PERIOD)
+        return math.log(longest / SHORTEST_PERIOD)
 
 
 @dataclass(frozen=True, slots=True)
