@@ -19,13 +19,17 @@ from torch import Tensor
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.lens_density import LensDensity
 from broker_filter.inference.likelihood import Likelihood
-from broker_filter.inference.noise_family import NoiseFamily, SourceLight
+from broker_filter.inference.noise_family import OFFSET_SIZES, NoiseFamily, SourceLight
 from broker_filter.inference.supremum import Supremum, log_supremum
-from broker_filter.types import NoiseFit, RobustK
+from broker_filter.types import FloatArray, NoiseFit, RobustK
 
 __all__ = ["robust_k", "source_lights"]
 
 MOST_SAMPLES = 400
+NONE_WRONG = 0.9
+"""Prior probability that no epoch of a source is wrong; one, and two, have half of the rest."""
+OUTLIER = 7.0
+"""Errors that an epoch is off at least for the lens to count it as wrong: fewer save nothing."""
 SMALLEST = 1e-6  # of the error of a baseline, relative
 
 
@@ -58,12 +62,9 @@ def robust_k(
     found = []
     spans = _spans(likelihood)
     for (first, last), light, family in zip(spans, lights, families, strict=True):
-        density = LensDensity(
-            light, family, likelihood.f_s_range, log_f_s=likelihood.uniform_in_log_f_s
-        )
-        log_weight = log_weight + density(signal[first:last])
         best = log_supremum(light, family)
-        log_weight -= best.log_density
+        density = _log_density(likelihood, light, family, signal[first:last], best)
+        log_weight = log_weight + density - best.log_density
         found.append(_noise_fit(light, family, best))
     top = float(log_weight.max())
     weight = np.exp(log_weight - top)
@@ -71,6 +72,32 @@ def robust_k(
     effective = float(weight.sum() ** 2 / np.square(weight).sum())
     error = math.sqrt(max(1 / effective - 1 / len(weight), 0.0)) / LN_10
     return RobustK((top + math.log(mean)) / LN_10, error, effective, tuple(found))
+
+
+def _log_density(
+    likelihood: Likelihood,
+    light: SourceLight,
+    family: NoiseFamily,
+    signal: FloatArray,
+    best: Supremum,
+) -> FloatArray:
+    """Of the epochs of one source for each lens, or less than that.
+
+    A lensed star may have wrong epochs too: its density is a sum over all sets of them, by their
+    prior. Of the sum two terms are taken, none and those wrong without a lens, so that it is never
+    too large.
+    """
+
+    def of(light: SourceLight) -> FloatArray:
+        f_s = likelihood.f_s_range
+        return LensDensity(light, family, f_s, log_f_s=likelihood.uniform_in_log_f_s)(signal)
+
+    none = of(light) + math.log(NONE_WRONG)
+    wrong = [i for i in best.wrong_epochs if abs(light.residual[i]) > OUTLIER * light.sigma[i]]
+    if not wrong:
+        return none
+    prior = (1 - NONE_WRONG) / 2 / (len(light) * OFFSET_SIZES) ** len(wrong)
+    return np.asarray(np.logaddexp(none, of(light.with_offsets(wrong)) + math.log(prior)))
 
 
 def _noise_fit(light: SourceLight, family: NoiseFamily, best: Supremum) -> NoiseFit:

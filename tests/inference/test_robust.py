@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -89,3 +91,14 @@ def test_a_fit_that_reaches_back_finds_a_peak_before_its_window() -> None:
     assert isinstance(whole, Fit)
     assert whole.best[0] == pytest.approx(9.1 - 12, abs=0.2)
     assert whole.log10_k > short.log10_k + 10
+
+
+def test_an_event_beside_gross_outliers_is_still_one() -> None:
+    clean = epochs(9, height=2.0)
+    flux = clean.flux.copy()
+    flux[[3, 90]] += (4.0, -0.8)
+    robust = [fit(each).robust for each in (clean, replace(clean, flux=flux))]
+    assert robust[0] is not None
+    assert robust[1] is not None
+    assert robust[1].log10_k > 0.6 * robust[0].log10_k
+    assert len(robust[1].noise[0].wrong_epochs) == 2
