@@ -116,6 +116,8 @@ class Findings:
         From the last epoch to the peak of the lens; negative once it has passed.
     p_value : float
         Of the fit.
+    too_long : bool
+        Whether the best lens is as long as its prior allows, so that a longer one may be better.
     """
 
     log10_evidence: Mapping[str, float]
@@ -124,6 +126,7 @@ class Findings:
     goes_below: bool = False
     days_to_peak: float = -math.inf
     p_value: float = 1.0
+    too_long: bool = False
 
 
 def is_established(found: Findings) -> bool:
@@ -183,6 +186,10 @@ def _doubt(
     against = found.log10_evidence[model]
     if first in LOOK_ALIKES and against < DECISIVE:
         return f"the data do not tell {first} from microlensing: {_settles(found, first, second)}"
+    if first in LOOK_ALIKES and found.too_long and not record.label:
+        return (
+            f"{first}, or a lens longer than the model allows for: a fit of longer ones settles it"
+        )
     if first == "microlensing" and found.scale > min(POOR_SCALE * found.least_scale, WORST_SCALE):
         return (
             f"no model describes the data: the best lens needs errors {found.scale:.1f} times as"

@@ -90,7 +90,8 @@ class Noise:
         (diagonal, beside), _ = self._factors
         solved, _ = dpttrs(diagonal, beside, weighted)
         solved *= weight
-        return np.subtract(weighted, solved, out=weighted)
+        weighted -= solved
+        return weighted
 
     @cached_property
     def log_determinant(self) -> float:

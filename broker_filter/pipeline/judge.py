@@ -22,7 +22,7 @@ from broker_filter.inference.rivals import Comparison
 from broker_filter.inference.scorer import Scorer
 from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.candidate import Candidate
-from broker_filter.types import Fit, FloatArray, NotFitted, StarEpochs
+from broker_filter.types import PARAMETERS, Fit, FloatArray, NotFitted, StarEpochs
 
 __all__ = ["Judge", "JudgeOptions", "Judgement"]
 
@@ -32,6 +32,10 @@ out: a lens with an anomaly does."""
 
 BELOW: Final = 0.3
 """How far below the baseline, in units of how far above it, a star goes that is no lens."""
+
+LOG_TE: Final = PARAMETERS.index("log10_tE")
+NEAR_EDGE: Final = 0.1
+"""Dex below the longest tE of the prior from which on a longer lens is not excluded."""
 
 TIMES: Final = frozenset({"t_peak", "t_start", "t_min", "t_step", "first", "last"})
 """Parameters that are times."""
@@ -99,7 +103,8 @@ class Judge:
             models["anomalous"] = anomalous
         coordinates = window.batch.coordinates[window.row]
         label = self._options.known.label(window.batch.star[window.row], coordinates)
-        found = _findings(epochs, fit, compared, models)
+        longest = self._scorer.prior.high[LOG_TE]
+        found = _findings(epochs, fit, compared, models, longest)
         verdict = verdict_of(found, Record(earlier_events, label), self._options.rates)
         self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="rivals")
         rivals = _rivals(epochs, fit, compared, models)
@@ -138,8 +143,13 @@ def _explained(epochs: StarEpochs, lens: Found) -> float:
 
 
 def _findings(
-    epochs: StarEpochs, fit: Fit, compared: Comparison, models: Mapping[str, Found]
+    epochs: StarEpochs,
+    fit: Fit,
+    compared: Comparison,
+    models: Mapping[str, Found],
+    longest: float,
 ) -> Findings:
+    """``longest`` is the largest log10 tE of the prior."""
     lens = compared.lens.found
     evidence = {name: (one.log_p - lens.log_p) / LN_10 for name, one in models.items()}
     smooth = compared.rivals["smooth"].curve
@@ -150,6 +160,7 @@ def _findings(
         goes_below=bool(-smooth.min() > BELOW * max(float(smooth.max()), 0.0)),
         days_to_peak=float(fit.t_start + compared.lens.theta[0] - epochs.mjd_tai.max()),
         p_value=float(fit.p_value),
+        too_long=bool(compared.lens.theta[LOG_TE] > longest - NEAR_EDGE),
     )
 
 

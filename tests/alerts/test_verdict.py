@@ -117,6 +117,14 @@ def test_a_lens_that_does_not_describe_the_data_is_unclear() -> None:
     assert "4.0 times" in said.reason
 
 
+def test_where_the_lens_is_at_the_edge_of_its_prior_a_longer_one_is_not_excluded() -> None:
+    edge = replace(found(outburst=5.0), too_long=True)
+    said = verdict_of(edge, Record(), RATES)
+    assert said.verdict == "unclear"
+    assert "longer" in said.reason
+    assert verdict_of(edge, Record(label="dwarf nova"), RATES).verdict == "outburst"
+
+
 def test_rates_of_the_settings_are_those_of_the_verdict() -> None:
     assert Rates(**RateSettings().model_dump()) == Rates()
     assert "unclear" in VERDICTS
