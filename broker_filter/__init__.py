@@ -5,6 +5,7 @@ The names below are all that other programs need. Each is imported when it is fi
 
     subscribe     an iterator over the alerts of a topic (`Subscription` of `Alert`)
     read_alert    one alert from a file
+    score         K of one light curve, without a broker (`Result`)
     publish       sends `Photometry` to the topic that a filter reads
 
 What goes wrong is a `BrokerFilterError`: `ConfigError` for settings, `SchemaError` for photometry
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
         SchemaError,
         TransientError,
     )
+    from broker_filter.scoring.result import Result
+    from broker_filter.scoring.score import score
     from broker_filter.types import Photometry
 
     __version__: str
@@ -36,12 +39,14 @@ __all__ = [
     "BrokerFilterError",
     "ConfigError",
     "Photometry",
+    "Result",
     "SchemaError",
     "Subscription",
     "TransientError",
     "__version__",
     "publish",
     "read_alert",
+    "score",
     "subscribe",
 ]
 
@@ -50,11 +55,13 @@ _MODULES = {
     "BrokerFilterError": "errors",
     "ConfigError": "errors",
     "Photometry": "types",
+    "Result": "scoring.result",
     "SchemaError": "errors",
     "Subscription": "client.subscribe",
     "TransientError": "errors",
     "publish": "client.publish",
     "read_alert": "client.read",
+    "score": "scoring.score",
     "subscribe": "client.subscribe",
 }
 

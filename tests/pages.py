@@ -42,7 +42,17 @@ CHAOS = ROOT / "tests" / "chaos" / "results.json"
 
 ROOMS = (
     *("kafka", "decode", "photometry", "windows", "pipeline", "inference", "alerts"),
-    *("state", "observe", "service", "replay", "recovery", "client", "commands", "config"),
+    *(
+        "state",
+        "observe",
+        "service",
+        "replay",
+        "recovery",
+        "client",
+        "scoring",
+        "commands",
+        "config",
+    ),
 )
 """In the order in which a message, and then a reader, meets them."""
 

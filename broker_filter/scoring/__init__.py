@@ -1,0 +1,1 @@
+"""K of an own light curve from Python, by the path of the service."""

@@ -1,0 +1,129 @@
+"""What the filter says of one light curve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from broker_filter.alerts.alert import Alert
+from broker_filter.alerts.parts import Best, CertifiedK, Rival, Verdict
+from broker_filter.types import FloatArray, StarId
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Result"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """K of one star in each of its windows, and the alerts that the service would have sent.
+
+    Parameters
+    ----------
+    star : str or int
+    threshold : float
+        log10 K from which on there is an alert.
+    last_epoch : ndarray, shape (n,), float64, MJD TAI
+        Last epoch of each window that was evaluated, in order.
+    window_start : ndarray, shape (n,), float64, MJD TAI
+    log10_k_of_windows : ndarray, shape (n,), float64
+        Of the network.
+    alerts : tuple of Alert
+        In order; all that follows is of the last one.
+    epochs : int
+        Given.
+    rejected : mapping of str to int
+        Epochs that were not used, by reason.
+    """
+
+    star: StarId
+    threshold: float
+    last_epoch: FloatArray
+    window_start: FloatArray
+    log10_k_of_windows: FloatArray
+    alerts: tuple[Alert, ...]
+    epochs: int
+    rejected: Mapping[str, int]
+
+    @property
+    def log10_k(self) -> float:
+        """The largest log10 K of the network over the windows; NaN where none was evaluated."""
+        return float(self.log10_k_of_windows.max()) if len(self.last_epoch) else np.nan
+
+    @property
+    def log10_k_now(self) -> float:
+        """log10 K of the last window; NaN where none was evaluated."""
+        return float(self.log10_k_of_windows[-1]) if len(self.last_epoch) else np.nan
+
+    @property
+    def alert(self) -> Alert | None:
+        """The last alert; None where K never passed the threshold."""
+        return self.alerts[-1] if self.alerts else None
+
+    @property
+    def certified(self) -> CertifiedK | None:
+        """The unbiased estimate of K, with its error in dex; alerts alone have one."""
+        return None if self.alert is None else self.alert.certified
+
+    @property
+    def posterior(self) -> pd.DataFrame | None:
+        """Samples of t0 (MJD TAI), u0, tE (d), rho and f_s; None without an alert."""
+        return None if self.alert is None else self.alert.posterior
+
+    @property
+    def best(self) -> Best | None:
+        """The most likely lens; None without a fit."""
+        return None if self.alert is None or self.alert.fit is None else self.alert.fit.best
+
+    @property
+    def t_start(self) -> float:
+        """Start of the window with the largest K, MJD TAI; NaN where none was evaluated."""
+        if not len(self.last_epoch):
+            return np.nan
+        return float(self.window_start[self.log10_k_of_windows.argmax()])
+
+    @property
+    def rivals(self) -> tuple[Rival, ...]:
+        """Other kinds of light curve, fitted to the same photometry."""
+        return () if self.alert is None else self.alert.rivals
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What the event is in one word, where alerts say it."""
+        return None if self.alert is None else self.alert.verdict
+
+    def plot(self, path: Path | str) -> None:
+        """Draw the last alert's light curve and fit.
+
+        Raises
+        ------
+        ValueError
+            There is no alert.
+        ConfigError
+            matplotlib is not installed.
+        """
+        from broker_filter.client.plot import plot_light_curve
+
+        if self.alert is None:
+            raise ValueError(f"no alert to draw: {self}")
+        plot_light_curve(self.alert, path)
+
+    def __repr__(self) -> str:
+        return f"<Result {self}>"
+
+    def __str__(self) -> str:
+        rejected = "".join(f", {count} {why}" for why, count in sorted(self.rejected.items()))
+        head = f"{self.star}: {self.epochs} epochs{rejected}; "
+        if not len(self.last_epoch):
+            return f"{head}no window has the 10 epochs that K needs"
+        text = f"{head}log10 K {self.log10_k:.2f}, threshold {self.threshold:.2f}"
+        if self.alert is None:
+            return f"{text}, no alert"
+        from broker_filter.client.text import format_alert
+
+        return f"{text}; {format_alert(self.alert)}"

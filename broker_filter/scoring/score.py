@@ -1,0 +1,92 @@
+"""K of one light curve in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from numpy.typing import ArrayLike
+
+from broker_filter.errors import SchemaError
+from broker_filter.extras import named_extras
+from broker_filter.scoring.columns import Baseline, photometry_of
+from broker_filter.scoring.result import Result
+from broker_filter.types import StarId
+
+__all__ = ["score"]
+
+
+def score(
+    time: ArrayLike,
+    flux: ArrayLike | None = None,
+    error: ArrayLike | None = None,
+    *,
+    band: str | Sequence[str] | None = None,
+    source: str | Sequence[str] | None = None,
+    baseline: Baseline = None,
+    time_system: str = "mjd_tai",
+    zero_point: float | None = None,
+    model: str | Path | None = None,
+    star: StarId = "star",
+    survey: str = "own",
+) -> Result:
+    """K of microlensing against a constant star, for one light curve.
+
+    The epochs go through the pipeline of the service in order of time, so that the alerts are those
+    that a subscriber of it would have got.
+
+    Parameters
+    ----------
+    time : array, shape (n,), days
+        In ``time_system``; or astropy's Time, or calendar dates (UTC). Or a table (astropy,
+        lightkurve, pandas) with the columns time, flux and flux_err, and nothing else.
+    flux, error : array, shape (n,)
+        Flux and its 1-sigma error, in nJy or with astropy's units; in another unit K is the same,
+        as it depends on the ratio to the baseline, and magnitudes are off by a constant. With
+        ``zero_point`` magnitudes.
+    band, source : str or sequence of str, length n
+        Of all epochs or of each; a source (site, camera) has a baseline of its own.
+    baseline : float, (float, float) or "median", optional
+        Flux (or magnitude) of the quiet star, with its 1-sigma error; or the median of the light
+        curve, which looks ahead. By default it comes from the 30 epochs or more before each
+        window, else from the quiet epochs in it.
+    time_system : str
+        MJD_TAI, MJD (UTC), JD, HJD, HJD', BJD, BTJD or BKJD.
+    zero_point : float, optional
+        Magnitude of 1 nJy, 31.4 for AB.
+    model : str or Path, optional
+        Entry of the model zoo, by name or folder.
+    star, survey : str
+        What alerts call them.
+
+    Returns
+    -------
+    Result
+        Epochs that cannot be used are counted in its ``rejected``.
+
+    Raises
+    ------
+    SchemaError
+        The light curve is empty, holds no usable epoch, or its columns do not fit each other.
+    ModelError
+        There is no such model.
+    ConfigError
+        The extra ``filter`` is not installed.
+
+    Notes
+    -----
+    The first call loads the model, and leaves torch with one thread in the thread that calls.
+    """
+    parts = photometry_of(
+        *(time, flux, error), star=star, survey=survey, band=band, source=source,
+        baseline=baseline, time_system=time_system, zero_point=zero_point,
+    )  # fmt: skip
+    with named_extras("broker_filter.score", "filter"):
+        from broker_filter.scoring.star_scorer import scorer_of  # torch: seconds
+
+        scorer = scorer_of(model)
+    result = scorer(parts)
+    if sum(result.rejected.values()) == result.epochs:
+        why = ", ".join(f"{count} {name}" for name, count in result.rejected.items())
+        raise SchemaError(f"none of the {result.epochs} epochs can be used: {why}")
+    return result

@@ -1,0 +1,128 @@
+"""Scores one star: its epochs go through the service's pipeline, as a replay would send them."""
+
+from __future__ import annotations
+
+import time as clock
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+
+from broker_filter.alerts.threshold import make_rule
+from broker_filter.config import Settings
+from broker_filter.inference.scorer import Scored, Scorer
+from broker_filter.observe.metrics import Metrics
+from broker_filter.photometry.usable import Limits, accept
+from broker_filter.pipeline.core import Pipeline
+from broker_filter.replay.lightcurves.stream import LightCurves
+from broker_filter.scoring.result import Result
+from broker_filter.service.assembly import make_assessment, make_intake, open_entry
+from broker_filter.types import FloatArray, Message, Photometry, WindowBatch
+
+__all__ = ["StarScorer", "scorer_of", "settings_for"]
+
+WHERE: Final = ("score", 0)
+_COUNTED: Final = ("duplicate", "late")
+
+
+class StarScorer:
+    """The filter of one model, for one star after the other.
+
+    Parameters
+    ----------
+    settings : Settings
+        Those of a service, whose broker is not looked for.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        entry = open_entry(settings)
+        self._metrics = Metrics()
+        self._watches: list[_Watch] = []
+        assessment = make_assessment(settings, entry, self._metrics, self._watched)
+        self._pipeline = Pipeline(make_intake(settings, entry, self._metrics), assessment)
+        chosen = settings.input
+        self._limits = Limits(chosen.mjd_min, chosen.mjd_max, chosen.flag_mask)
+        self._threshold = make_rule(
+            settings.alert, card_threshold=entry.threshold, window_days=entry.window_days
+        ).threshold
+
+    def _watched(self, scorer: Scorer) -> Scorer:
+        self._watches.append(_Watch(scorer))
+        return cast("Scorer", self._watches[0])
+
+    def __call__(self, parts: Sequence[Photometry]) -> Result:
+        """Score the light curve of one star.
+
+        Parameters
+        ----------
+        parts : sequence of Photometry
+            One for each band and source.
+        """
+        star = parts[0].star[0]
+        usable = [accept(part, self._limits) for part in parts]
+        rejected = {
+            why: sum(one.rejected.get(why, 0) for one in usable)
+            for why in dict.fromkeys(why for one in usable for why in one.rejected)
+        }
+        before = self._counts()
+        watch = self._watches[0]
+        watch.seen.clear()
+        stream = LightCurves([one.photometry for one in usable if len(one.photometry)])
+        messages = [
+            Message(*WHERE, i, record.key, record.value, headers=record.headers)
+            for i, record in enumerate(stream.read(lambda _: None))
+        ]
+        try:
+            alerts = self._pipeline.step(messages, clock.time(), flush=True).alerts
+        finally:
+            self._pipeline.intake.drop([WHERE])
+            self._pipeline.assessment.drop([WHERE])
+        rejected |= {
+            why: int(n - before[why]) for why, n in self._counts().items() if n > before[why]
+        }
+        epochs = sum(map(len, parts))
+        return Result(star, self._threshold, *watch.columns(), tuple(alerts), epochs, rejected)
+
+    def _counts(self) -> dict[str, float]:
+        return {why: self._metrics.value("points_inserted_total", outcome=why) for why in _COUNTED}
+
+
+class _Watch:
+    """A scorer that remembers the windows and their K."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+        self.seen: list[tuple[WindowBatch, Scored]] = []
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  all else is the scorer's
+        return getattr(self._scorer, name)
+
+    def score(self, batch: WindowBatch) -> Scored:
+        """As the scorer."""
+        scored = self._scorer.score(batch)
+        self.seen.append((batch, scored))
+        return scored
+
+    def columns(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Last epoch, start and log10 K of the windows that were due, the first batch of all."""
+        if not self.seen:
+            return np.empty(0), np.empty(0), np.empty(0)
+        batch, scored = self.seen[0]
+        last = batch.mjd_tai[np.arange(len(batch)), batch.n - 1]
+        return last, batch.t_start.copy(), scored.log10_k
+
+
+def settings_for(model: str | Path | None = None, **sections: Any) -> Settings:  # noqa: ANN401
+    """Settings of a filter without a broker; ``sections`` as in the settings' file."""
+    key = "path" if isinstance(model, Path) else "id"
+    chosen = {} if model is None else {"model": {key: model}}
+    kafka = {"bootstrap_servers": "localhost:9092", "input_topics": [WHERE[0]]}
+    return Settings.model_validate({"kafka": kafka, **chosen, **sections})
+
+
+@lru_cache(maxsize=2)
+def scorer_of(model: str | Path | None) -> StarScorer:
+    """The scorer of a model, loaded once."""
+    return StarScorer(settings_for(model))

@@ -1,0 +1,160 @@
+"""K of an own light curve: the same as the service's, from whatever holds the arrays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from broker_filter.alerts.codec import to_avro
+from broker_filter.errors import SchemaError
+from broker_filter.observe.metrics import Metrics
+from broker_filter.pipeline.core import Pipeline
+from broker_filter.replay.lightcurves.stream import LightCurves
+from broker_filter.scoring import star_scorer
+from broker_filter.scoring.columns import photometry_of
+from broker_filter.scoring.score import score
+from broker_filter.scoring.star_scorer import StarScorer, settings_for
+from broker_filter.service.assembly import make_assessment, make_intake, open_entry
+from broker_filter.types import Message
+
+TIME = np.arange(60_000.0, 60_006.0, 0.1)
+FLUX = 1000 + 10 * np.random.default_rng(4).standard_normal(len(TIME))
+ERROR = np.full(len(TIME), 10.0)
+
+
+def settings(entry: Path) -> Any:
+    alert = {"log10_k": -10.0, "posterior_samples": 20, "certified": False}
+    return settings_for(entry, alert=alert, schedule={"every_days": 1.0})
+
+
+@pytest.fixture(scope="module")
+def scorer(tiny_entry: Path) -> StarScorer:
+    return StarScorer(settings(tiny_entry))
+
+
+@pytest.fixture
+def own(scorer: StarScorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(star_scorer, "scorer_of", lambda _: scorer)
+
+
+def parts(**changes: Any) -> Any:
+    plain = {"star": "star", "survey": "own", "band": "r", "source": None, "baseline": 1000.0}
+    plain |= {"time_system": "mjd_tai", "zero_point": None}
+    return photometry_of(TIME, FLUX, ERROR, **plain | changes)
+
+
+def test_alerts_are_those_of_the_service_to_the_bit(tiny_entry: Path, scorer: StarScorer) -> None:
+    chosen, metrics = settings(tiny_entry), Metrics()
+    entry = open_entry(chosen)
+    intake = make_intake(chosen, entry, metrics)
+    pipeline = Pipeline(intake, make_assessment(chosen, entry, metrics))
+    expected = []
+    for i, record in enumerate(LightCurves(parts()).read(print)):
+        message = Message("photometry", 3, i, record.key, record.value, headers=record.headers)
+        expected += pipeline.step([message], 0.0, flush=True).alerts
+    found = scorer(parts())
+    times = {"received_ms": None, "evaluated_ms": 0, "created_ms": 0}
+    assert expected
+    assert [to_avro(replace(alert, **times)) for alert in found.alerts] == [
+        to_avro(replace(alert, **times)) for alert in expected
+    ]
+    assert found.log10_k >= max(alert.log10_k for alert in expected)
+
+
+def test_one_star_leaves_nothing_to_the_next(scorer: StarScorer) -> None:
+    first, again = scorer(parts()), scorer(parts())
+    assert again.log10_k_of_windows.tolist() == first.log10_k_of_windows.tolist()
+    assert [one.alert_id for one in again.alerts] == [one.alert_id for one in first.alerts]
+
+
+@pytest.mark.usefixtures("own")
+def test_order_of_rows_does_not_matter_and_what_is_unusable_is_counted() -> None:
+    whole = score(TIME, FLUX, ERROR, baseline=1000.0)
+    order = np.random.default_rng(1).permutation(len(TIME))
+    time = np.r_[TIME[order], TIME[:3], 60_001.05]
+    flux = np.r_[FLUX[order], FLUX[:3], np.nan]
+    error = np.r_[ERROR[order], ERROR[:3], 10.0]
+    found = score(time, flux, error, baseline=1000.0)
+    assert found.rejected == {"nan_flux": 1, "duplicate": 3}
+    assert found.epochs == len(TIME) + 4
+    assert found.log10_k == whole.log10_k
+    assert "3 duplicate, 1 nan_flux" in str(found)
+
+
+@pytest.mark.usefixtures("own")
+def test_too_few_epochs_have_no_k() -> None:
+    found = score(TIME[:9], FLUX[:9], ERROR[:9])
+    assert np.isnan(found.log10_k)
+    assert found.alert is None
+    assert "10 epochs" in repr(found)
+
+
+@pytest.mark.usefixtures("own")
+def test_magnitudes_with_a_zero_point_are_flux() -> None:
+    mag, mag_error = 31.4 - 2.5 * np.log10(FLUX), 2.5 / np.log(10) * ERROR / FLUX
+    found = score(TIME, mag, mag_error, zero_point=31.4, baseline="median")
+    plain = score(TIME, FLUX, ERROR, baseline="median")
+    assert found.log10_k == pytest.approx(plain.log10_k, abs=1e-3)
+
+
+@pytest.mark.usefixtures("own")
+def test_a_table_and_calendar_dates_are_read() -> None:
+    import pandas as pd
+
+    dates = pd.to_datetime((TIME - 40_587) * 86_400 - 37, unit="s")
+    frame = pd.DataFrame({"time": dates, "flux": FLUX, "flux_err": ERROR})
+    found = score(frame, baseline=1000.0)
+    assert found.log10_k == pytest.approx(score(TIME, FLUX, ERROR, baseline=1000.0).log10_k, 1e-3)
+    assert found.posterior is not None
+    assert list(found.posterior)[:3] == ["t0", "u0", "tE"]
+
+
+class Quantity:
+    """As much of astropy's as is used."""
+
+    def __init__(self, values: Any, unit: str) -> None:
+        self.values, self.unit = values, unit
+
+    def to_value(self, unit: str) -> Any:
+        factor = {("uJy", "nJy"): 1000.0, (self.unit, self.unit): 1.0}.get((self.unit, unit))
+        if factor is None:
+            raise ValueError(f"{self.unit} and {unit} are not convertible")
+        return factor * self.values
+
+
+def test_units_become_nanojansky() -> None:
+    found = photometry_of(
+        TIME, Quantity(FLUX / 1000, "uJy"), Quantity(ERROR / 1000, "uJy"),
+        star=1, survey="own", band=None, source=None, baseline=None, time_system="mjd_tai",
+        zero_point=None,
+    )  # fmt: skip
+    assert found[0].flux == pytest.approx(FLUX)
+
+
+@pytest.mark.parametrize(
+    ("time", "flux", "error", "changes", "says"),
+    [
+        (TIME, FLUX, ERROR[:-1], {}, "must agree"),
+        ([], [], [], {}, "empty"),
+        (TIME, FLUX, None, {}, "no errors"),
+        (TIME, 17 + 0 * FLUX, 0.02 + 0 * ERROR, {}, "looks like a magnitude"),
+        (TIME, Quantity(FLUX, "nJy"), Quantity(ERROR, "s"), {}, "error is in s"),
+        (TIME + 2_400_000.5, FLUX, ERROR, {}, "give time_system"),
+        (TIME, FLUX, ERROR, {"time_system": "days"}, "none of HJD"),
+        (TIME, FLUX, ERROR, {"baseline": -1.0}, "not above 0"),
+        (TIME, FLUX, ERROR, {"band": ["r"]}, "1 names"),
+        (TIME, np.full(len(TIME), np.nan), ERROR, {}, "none of the 60 epochs"),
+        (TIME, ["x"] * len(TIME), ERROR, {}, "no number"),
+        ({"a": 1}, None, None, {}, "needed are time, flux and error"),
+    ],
+)
+@pytest.mark.usefixtures("own")
+def test_what_cannot_be_scored_is_refused(
+    time: Any, flux: Any, error: Any, changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(SchemaError, match=says):
+        score(time, flux, error, **changes)
