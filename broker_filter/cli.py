@@ -17,6 +17,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     "run": "filter a stream until SIGTERM",
+    "score": "score light curves, without a broker",
     "replay": "publish an archive to a topic",
     "subscribe": "print, save and plot alerts",
     "plot": "draw alerts that were saved",

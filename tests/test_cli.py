@@ -25,6 +25,7 @@ from broker_filter.schemas import schema_folder, schema_id
 
 COMMANDS = [
     ["run"],
+    ["score"],
     ["replay"],
     ["recovery"],
     ["subscribe"],
