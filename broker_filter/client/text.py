@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker_filter.alerts.alert import Alert, mjd_to_datetime
 from broker_filter.alerts.parts import Interval
+from broker_filter.alerts.words import in_words
 from broker_filter.observe.text import printable
 
 __all__ = ["format_alert", "log10_k_formula"]
@@ -14,7 +15,8 @@ def format_alert(alert: Alert) -> str:
 
     Certified K has its standard error (dex), magnitudes are those of the model at the last epoch
     and at its peak (AB), the position is in degrees (ICRS), the time to the peak counts from the
-    last epoch, and parameters have 68 % intervals. What is not known is left out.
+    last epoch, and parameters have 68 % intervals; the end is the whole in words. What is not known
+    is left out.
     """
     when = mjd_to_datetime(alert.last_epoch_mjd_tai).isoformat(timespec="seconds")
     parts = [
@@ -29,6 +31,7 @@ def format_alert(alert: Alert) -> str:
         "" if alert.ra is None or alert.dec is None else f"at {alert.ra:.5f} {alert.dec:+.5f}",
         _peak(alert),
         *(_interval(entry) for entry in alert.summary if entry.name != "u0"),
+        f"({in_words(alert)})",
     ]
     return printable("  ".join(part for part in parts if part))
 

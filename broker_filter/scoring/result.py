@@ -11,6 +11,7 @@ import numpy as np
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.parts import Best, CertifiedK, Rival, Verdict
+from broker_filter.alerts.words import in_words
 from broker_filter.types import FloatArray, StarId
 
 if TYPE_CHECKING:
@@ -97,6 +98,11 @@ class Result:
         """What the event is in one word, where alerts say it."""
         return None if self.alert is None else self.alert.verdict
 
+    @property
+    def words(self) -> str:
+        """What the event is, where it stands, and by how much the data say so; empty without."""
+        return "" if self.alert is None else in_words(self.alert)
+
     def plot(self, path: Path | str) -> None:
         """Draw the last alert's light curve and fit.
 
@@ -124,6 +130,4 @@ class Result:
         text = f"{head}log10 K {self.log10_k:.2f}, threshold {self.threshold:.2f}"
         if self.alert is None:
             return f"{text}, no alert"
-        from broker_filter.client.text import format_alert
-
-        return f"{text}; {format_alert(self.alert)}"
+        return f"{text}; {self.alert.state}: {self.words}"
