@@ -33,6 +33,7 @@ TIMEOUT_S: Final = 10.0
 """Longest time that one answer may take, from the connection to its last byte."""
 
 PATIENCE_S: Final = 60.0
+STEP_S: Final = 1.0
 _FORGET_S: Final = 300.0
 
 
@@ -121,8 +122,8 @@ class Registry:
     sleep, clock : callable
         As in `time`.
     waiting : callable
-        Called before each attempt, at least every `TIMEOUT_S` and a pause: the caller waits for
-        good reason.
+        Called before each attempt and every second of a pause: the caller waits for good reason. It
+        may raise TransientError to wait no longer.
 
     Raises
     ------
@@ -181,7 +182,14 @@ class Registry:
             try:
                 return self._get(number)
             except TransientError as error:
-                self._sleep(backoff.failed(error))
+                self._pause(backoff.failed(error))
+
+    def _pause(self, seconds: float) -> None:
+        """Wait in short steps, between any of which the caller may end it."""
+        end = self._clock() + seconds
+        while (left := end - self._clock()) > 0:
+            self._sleep(min(left, STEP_S))
+            self._waiting()
 
     def _get(self, number: int) -> bytes | None:
         """Text of a schema, None where the registry says that there is none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from typing import Literal
@@ -24,6 +25,7 @@ from broker_filter.decode.registry import (
     filed_schemas,
     package_folder,
 )
+from broker_filter.errors import TransientError
 from broker_filter.inference.magnification import magnification
 from broker_filter.inference.noise_bounds import NoiseBounds
 from broker_filter.inference.noise_family import NoiseFamily
@@ -206,7 +208,15 @@ def make_service(
         Filled while it runs.
     """
     kafka = settings.kafka
-    intake = make_intake(settings, entry, metrics, waiting=health.beat)
+    stop = threading.Event()
+
+    def waiting() -> None:
+        """Called while a registry is waited for: a stop must not wait for it."""
+        health.beat()
+        if stop.is_set():
+            raise TransientError("the stop came while a schema registry was waited for")
+
+    intake = make_intake(settings, entry, metrics, waiting)
     assessment = make_assessment(settings, entry, metrics)
     store = _open_store(settings)
     progress, backoff = GroupProgress(kafka), Backoff(UNREACHABLE_S)
@@ -236,6 +246,7 @@ def make_service(
         health,
         TopicIds(kafka),
         key_of(kafka),
+        stop,
     )
 
 

@@ -83,6 +83,8 @@ class Service:
         See `broker_filter.service.topics`.
     key_of : callable
         Says which partitions share their stars, as ``intake`` does.
+    stop : Event, optional
+        Set by `stop`, for those that wait within a turn.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Service:
         health: Health,
         topic_ids_of: IdsOf = lambda _: {},
         key_of: KeyOf = lambda partition: partition,
+        stop: threading.Event | None = None,
     ) -> None:
         self._settings = settings
         self._intake, self._assessment = intake, assessment
@@ -113,7 +116,7 @@ class Service:
         self._guard = StreamGuard(
             settings.dead_letters.max_ratio, settings.dead_letters.max_consecutive
         )
-        self._stop = threading.Event()
+        self._stop = stop or threading.Event()
         self._failed = self._drained = False
         self._unusable: StateError | None = None  # the stream as a whole
         self._key_of, self._order = key_of, TimeOrder(key_of)
@@ -138,15 +141,25 @@ class Service:
         self._worker.submit(self._assessment.warm_up, lambda _: self._health.set_ready("model"))
         self._health.set_ready("broker")
         try:
-            while not self._stop.is_set() and self._unusable is None:
-                self._turn()
-            self._drain()
+            self._turn_until_stop()
         except BaseException:
             self._failed = True
             raise
         finally:
             self._close()
         _log.info("stopped", extra={"event": "stopped"})
+
+    def _turn_until_stop(self) -> None:
+        try:
+            while not self._stop.is_set() and self._unusable is None:
+                self._turn()
+        except TransientError as error:
+            if not self._stop.is_set():
+                raise
+            # Part of a slice may be in the windows, which therefore are not saved.
+            self._abandon(str(error))
+        else:
+            self._drain()
 
     def _turn(self) -> None:
         self._health.beat()
@@ -285,17 +298,17 @@ class Service:
             self._save_all(deadline)
             self._drained = True
         else:
-            self._abandon()
+            limit = f"{STOP_S - SAVE_S:g} s of the stop"
+            self._abandon(f"not all that was taken could be settled within {limit}")
         if self._unusable is not None:
             raise self._unusable
 
-    def _abandon(self) -> None:
+    def _abandon(self, text: str) -> None:
         """Leave what is not settled to the next start, which reads it again.
 
         Nothing of it is committed, so to stop in the middle of a backlog loses nothing. A way out
         that is shut is an error all the same.
         """
-        text = f"not all that was taken could be settled within {STOP_S - SAVE_S:g} s of the stop"
         if self._outgoing.failing():
             raise StateError(f"{text}, because nothing goes out; the next start reads it again")
         _log.warning("%s: the next start reads it again", text, extra={"event": "abandoned"})

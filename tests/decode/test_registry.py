@@ -253,6 +253,20 @@ def test_the_caller_hears_of_each_attempt_while_a_registry_is_away(serve: Any) -
     assert max(b - a for a, b in pairwise(beats)) + TIMEOUT_S < STALL_S
 
 
+def test_the_caller_may_end_the_wait_within_a_second(serve: Any) -> None:
+    time = Time()
+
+    def waiting() -> None:
+        if time.now >= 7.2:
+            raise TransientError("stopped")
+
+    url = serve(Answers((503, b"")))
+    find = Registry(url, patience_s=60.0, sleep=time.sleep, clock=time, waiting=waiting)
+    with pytest.raises(TransientError, match="stopped"):
+        find(7)
+    assert time.now <= 8.2
+
+
 def test_a_registry_that_stays_away_is_a_transient_error(serve: Any) -> None:
     time = Time()
     with pytest.raises(TransientError, match="503"):

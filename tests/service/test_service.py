@@ -605,6 +605,30 @@ def test_a_stop_amid_a_backlog_ends_in_time_and_commits_what_is_done(
     assert bench.committed == 1
 
 
+def test_a_stop_ends_a_wait_within_a_turn_and_saves_nothing_of_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A schema registry is away, say: what was taken is read again, and the status is 0."""
+    bench = Bench(store=SnapshotStore(str(tmp_path)))
+    waiting = threading.Event()
+
+    def take(*_: object) -> Any:
+        waiting.set()
+        until(bench.service._stop.is_set)
+        raise TransientError("the stop came while a schema registry was waited for")
+
+    with bench.running() as end:
+        bench.stream.memory.push(good(0))
+        until(lambda: bench.committed == 1)
+        monkeypatch.setattr(bench.intake, "take", take)
+        bench.stream.memory.push(good(1))
+        until(waiting.is_set)
+        bench.service.stop()
+        end()
+    assert bench.committed == 1
+    assert not list(tmp_path.rglob("manifest*"))
+
+
 def test_a_stop_while_nothing_goes_out_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker_filter.service.loop.STOP_S", 1.0)
     monkeypatch.setattr("broker_filter.service.loop.SAVE_S", 0.5)
