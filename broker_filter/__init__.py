@@ -5,7 +5,7 @@ The names below are all that other programs need. Each is imported when it is fi
 
     subscribe     an iterator over the alerts of a topic (`Subscription` of `Alert`)
     read_alert    one alert from a file
-    score         K of one light curve, without a broker (`Result`)
+    score         K of one light curve, without a broker (`Result`); `score_table` of many
     publish       sends `Photometry` to the topic that a filter reads
 
 What goes wrong is a `BrokerFilterError`: `ConfigError` for settings, `SchemaError` for photometry
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from broker_filter.scoring.result import Result
     from broker_filter.scoring.score import score
+    from broker_filter.scoring.table import score_table
     from broker_filter.types import Photometry
 
     __version__: str
@@ -47,6 +48,7 @@ __all__ = [
     "publish",
     "read_alert",
     "score",
+    "score_table",
     "subscribe",
 ]
 
@@ -62,6 +64,7 @@ _MODULES = {
     "publish": "client.publish",
     "read_alert": "client.read",
     "score": "scoring.score",
+    "score_table": "scoring.table",
     "subscribe": "client.subscribe",
 }
 
