@@ -24,6 +24,9 @@ Baseline = float | tuple[float, float] | Literal["median"] | None
 
 STAR_MAGNITUDES: Final = (5.0, 35.0)
 DAYS_1970: Final = 40587.0
+BANDS: Final = ("band", "filter", "passband")
+SOURCES: Final = ("source", "site", "telescope", "camera")
+STARS: Final = ("star", "star_id", "object_id", "id")
 
 
 def photometry_of(
@@ -48,7 +51,10 @@ def photometry_of(
         system, or magnitudes are given as flux.
     """
     if flux is None:
-        time, flux, error = _columns_of(time)
+        table = time
+        time, flux, error = _columns_of(table)
+        band = _named(table, BANDS) if band is None else band
+        source = _named(table, SOURCES) if source is None else source
     mjd = _mjd_tai(time, time_system)
     value, sigma = _values(flux, error, zero_point)
     n = len(mjd)
@@ -74,7 +80,7 @@ def photometry_of(
 
 def _columns_of(table: Any) -> tuple[Any, Any, Any]:  # noqa: ANN401  any kind of table
     """Time, flux and error of a light curve of lightkurve, a table or a data frame."""
-    names = [str(name) for name in getattr(table, "colnames", getattr(table, "columns", ()))]
+    names = _columns(table)
     error = next((name for name in ("flux_err", "flux_error", "error") if name in names), None)
     time = next((name for name in ("time", "mjd_tai", "mjd") if name in names), None)
     if "flux" not in names or error is None or time is None:
@@ -83,7 +89,21 @@ def _columns_of(table: Any) -> tuple[Any, Any, Any]:  # noqa: ANN401  any kind o
             f"{found}: needed are time, flux and error, or a table with columns time, flux and"
             " flux_err"
         )
+    stars = _named(table, STARS)
+    if stars is not None and len(set(stars)) > 1:
+        raise SchemaError(f"the table holds {len(set(stars))} stars: use score_table")
     return table[time], table["flux"], table[error]
+
+
+def _columns(table: Any) -> list[str]:  # noqa: ANN401  any kind of table
+    return [str(name) for name in getattr(table, "colnames", getattr(table, "columns", ()))]
+
+
+def _named(table: Any, names: Sequence[str]) -> list[str] | None:  # noqa: ANN401
+    """Texts of the first of these columns that the table has."""
+    known = {name.lower(): name for name in _columns(table)}
+    found = next((known[name] for name in names if name in known), None)
+    return None if found is None else [str(value) for value in table[found]]
 
 
 def _mjd_tai(time: Any, time_system: str) -> FloatArray:  # noqa: ANN401  an array or astropy's Time

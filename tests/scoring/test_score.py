@@ -113,6 +113,26 @@ def test_a_table_and_calendar_dates_are_read() -> None:
     assert list(found.posterior)[:3] == ["t0", "u0", "tE"]
 
 
+def test_columns_of_a_table_tell_bands_and_sites_apart_and_stars_are_refused() -> None:
+    import pandas as pd
+
+    frame = pd.DataFrame({"time": TIME, "flux": FLUX, "flux_err": ERROR})
+    frame["filter"] = np.where(np.arange(len(TIME)) % 2, "g", "r")
+    frame["Site"] = "SAAO"
+    plain: dict[str, Any] = {"star": 1, "survey": "own", "band": None, "source": None}
+    plain |= {"baseline": 1000.0, "time_system": "mjd_tai", "zero_point": None}
+    found = photometry_of(frame, None, None, **plain)
+    assert [(part.band, part.source, len(part)) for part in found] == [
+        ("g", "SAAO", len(TIME) // 2),
+        ("r", "SAAO", len(TIME) - len(TIME) // 2),
+    ]
+    (one,) = photometry_of(frame, None, None, **{**plain, "band": "i"})
+    assert one.band == "i"
+    frame["star_id"] = np.arange(len(TIME)) % 3
+    with pytest.raises(SchemaError, match="3 stars: use score_table"):
+        photometry_of(frame, None, None, **plain)
+
+
 class Quantity:
     """As much of astropy's as is used."""
 
