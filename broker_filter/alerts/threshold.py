@@ -8,7 +8,14 @@ from typing import Final
 
 from broker_filter.config import AlertSettings
 
-__all__ = ["HYSTERESIS", "MAX_UPDATES", "Rule", "budget_threshold", "make_rule"]
+__all__ = [
+    "CERTIFIED_THRESHOLD",
+    "HYSTERESIS",
+    "MAX_UPDATES",
+    "Rule",
+    "budget_threshold",
+    "make_rule",
+]
 
 HYSTERESIS: Final = 1.0
 """How far log10 K must fall below the threshold before an event ends, if nothing else is said."""
