@@ -101,6 +101,8 @@ class Alert:
     rivals : tuple of Rival
     verdict : Verdict or None
     noise : Noise or None
+    log10_k_lookalikes : float or None
+        Of the network, for microlensing against variable stars.
     """
 
     alert_id: uuid.UUID
@@ -156,6 +158,7 @@ class Alert:
     rivals: tuple[Rival, ...] = ()
     verdict: Verdict | None = None
     noise: Noise | None = None
+    log10_k_lookalikes: float | None = None
 
     @property
     def draws(self) -> Draws:

@@ -124,6 +124,8 @@ class Evaluation:
         Earlier alert from which the fit is repeated.
     rivals, verdict, noise : optional
         What else was found.
+    log10_k_lookalikes : float, optional
+        Of the network, for microlensing against variable stars.
     """
 
     event: EventState
@@ -137,6 +139,7 @@ class Evaluation:
     rivals: tuple[Rival, ...] = ()
     verdict: Verdict | None = None
     noise: Noise | None = None
+    log10_k_lookalikes: float | None = None
 
 
 def alert_id(
@@ -260,6 +263,7 @@ def _found(found: Evaluation) -> dict[str, Any]:
         "rivals": found.rivals,
         "verdict": found.verdict,
         "noise": found.noise,
+        "log10_k_lookalikes": found.log10_k_lookalikes,
     }
 
 

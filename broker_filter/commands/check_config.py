@@ -68,9 +68,10 @@ def run(args: argparse.Namespace) -> int:
 def _check_decision(settings: Settings, *, allow_negative: bool) -> str:
     """Say which model decides, and from which log10 K on, or raise why none can."""
     from broker_filter.alerts.threshold import make_rule
-    from broker_filter.inference import zoo
+    from broker_filter.service.entries import open_entry, survey_entries
 
-    entry = zoo.verify(settings.model.path or zoo.find(settings.model.id))
+    entry = open_entry(settings)
+    others = survey_entries(settings, entry)
     rule = make_rule(settings.alert, card_threshold=entry.threshold, window_days=entry.window_days)
     if rule.threshold < 0 and not allow_negative:
         raise ConfigError(
@@ -79,4 +80,5 @@ def _check_decision(settings: Settings, *, allow_negative: bool) -> str:
             " --allow-negative-threshold if that is meant"
         )
     what = "certified log10 K" if rule.certified_decides else "log10 K"
-    return f"model {entry.model_id}, alerts from {what} = {rule.threshold:.3g} on"
+    models = "".join(f", {other.model_id} for {name}" for name, other in others.items())
+    return f"model {entry.model_id}{models}, alerts from {what} = {rule.threshold:.3g} on"

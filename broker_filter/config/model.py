@@ -25,6 +25,11 @@ class Model(BaseModel):
     path: Path | None = Field(
         default=None, description="folder of an entry, instead of the zoo's by id"
     )
+    surveys: dict[str, str] = Field(
+        default={},
+        description="survey to entry of the model zoo, for those that have their own; their"
+        " windows are as long as those of the main one",
+    )
     device: Literal["cpu", "cuda"] = Field(
         default="cpu", description="a cuda that is missing stops the start"
     )

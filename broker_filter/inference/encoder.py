@@ -20,7 +20,12 @@ from broker_filter.errors import ModelError
 from broker_filter.inference.matched_filter import LensScan
 from broker_filter.inference.network_input import split_padding
 
-__all__ = ["CompactEncoder", "Encoder", "PaperEncoder", "build_encoder"]
+__all__ = ["STAR_NOISE", "CompactEncoder", "Encoder", "PaperEncoder", "build_encoder"]
+
+STAR_NOISE = ("error_scale", "red_noise", "nights")
+"""What a star's history says of its noise, NaN where there is none: the factor by which its errors
+are too small; its noise of whole nights in typical errors, as an estimate or an upper limit; the
+number of nights that say so."""
 
 
 class CompactEncoder(nn.Module):
@@ -37,6 +42,8 @@ class CompactEncoder(nn.Module):
     scan : bool
         Whether the summary ends with the features of
         `broker_filter.inference.matched_filter.LensScan`.
+    star_noise : bool
+        Whether the encoder reads what is known of the star's noise.
 
     Notes
     -----
@@ -60,6 +67,7 @@ class CompactEncoder(nn.Module):
         patch: int = 50,
         hidden: int = 256,
         scan: bool = False,
+        star_noise: bool = False,
     ) -> None:
         super().__init__()
         self.patch = patch
@@ -69,12 +77,15 @@ class CompactEncoder(nn.Module):
         self.embed = nn.Sequential(nn.Linear(features, hidden), nn.GELU(), nn.Linear(hidden, width))
         self.summary = nn.Parameter(0.02 * torch.randn(width))
         self.baseline = _BaselineToken(width)
+        self.star = _StarToken(width) if star_noise else None
         self.layers = nn.ModuleList(_Layer(width, heads, feed_forward) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.register_buffer("time_waves", _waves(self.TIME_FREQUENCIES, 60.0), persistent=False)
         self.register_buffer("flux_waves", _waves(self.FLUX_FREQUENCIES, 8.0), persistent=False)
 
-    def forward(self, x: Tensor, baseline_error: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, baseline_error: Tensor | None = None, star_noise: Tensor | None = None
+    ) -> Tensor:
         """Summaries ``s``, shape (B, summary_width), float32.
 
         Parameters
@@ -83,12 +94,16 @@ class CompactEncoder(nn.Module):
             Sorted by time.
         baseline_error : Tensor, shape (B,), float32, optional
             1-sigma relative error of the baselines; exact ones if left out.
+        star_noise : Tensor, shape (B, 3), float32, optional
+            Columns `STAR_NOISE`; nothing known if left out, and not read without the option.
         """
         with torch.autocast(x.device.type, enabled=False):
             x, valid = split_padding(x.float())
             features, filled = self._features(x, valid)
             tokens = self.embed(features)
             summary = self.summary + self.baseline(x, baseline_error)
+            if self.star is not None and star_noise is not None:
+                summary = summary + self.star(star_noise)
             scan = self._scan(x, valid, baseline_error)
         h = torch.cat([summary[:, None], tokens], dim=1)
         mask = nn.functional.pad(filled, (1, 0), value=True)
@@ -176,8 +191,13 @@ class PaperEncoder(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.register_buffer("positions", _sinusoids(max_length, width), persistent=False)
 
-    def forward(self, x: Tensor, baseline_error: Tensor | None = None) -> Tensor:
-        """Summaries ``s``, shape (B, width), as of `CompactEncoder`."""
+    def forward(
+        self,
+        x: Tensor,
+        baseline_error: Tensor | None = None,
+        star_noise: Tensor | None = None,  # noqa: ARG002
+    ) -> Tensor:
+        """Summaries ``s``, shape (B, width), as of `CompactEncoder`; ``star_noise`` is not read."""
         summary = self.summary + self.baseline(x, baseline_error)
         x, valid = split_padding(x.float())
         h = self.embed(x) * math.sqrt(self.summary.shape[0]) + self.positions[: x.shape[1]]
@@ -206,6 +226,35 @@ class _BaselineToken(nn.Module):
         z = torch.log10((error + 1e-5) / 1e-3)
         features = [z, z * z, (math.pi * z).sin(), (math.pi * z).cos()]
         token: Tensor = self.linear(torch.stack(features, dim=-1))
+        return token
+
+
+class _StarToken(nn.Module):
+    """Adds what is known of the star's noise to the summary token; nothing at first."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, width)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, star_noise: Tensor) -> Tensor:
+        """``star_noise``, shape (B, 3) -> shape (B, width); a constant for unknown stars."""
+        known = torch.isfinite(star_noise).all(-1)
+        found = torch.where(known[:, None], star_noise.float(), 1.0).clamp(min=0)
+        scale, red, nights = found.unbind(-1)
+        z = torch.stack(
+            [
+                torch.ones_like(scale),
+                4 * scale.clamp(min=0.1).log(),
+                (10 * red).asinh(),
+                red.clamp(max=3),
+                nights.clamp(1).log10(),
+                (10 * red).asinh() * nights.clamp(1).log10(),
+            ],
+            dim=-1,
+        )
+        token: Tensor = self.linear(torch.where(known[:, None], z, 0.0))
         return token
 
 

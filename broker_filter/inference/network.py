@@ -22,8 +22,13 @@ class Network(nn.Module):
     Parameters
     ----------
     config : mapping
-        Keys ``encoder`` (``name`` and options), ``evidence``, ``flow`` (options) and ``prior``
-        (see `BoxPrior.to_config`).
+        Keys ``encoder`` (``name`` and options), ``evidence`` (``lookalikes`` and options),
+        ``flow`` (options) and ``prior`` (see `BoxPrior.to_config`).
+
+    Notes
+    -----
+    ``evidence`` is the head for lens against constant star. With ``lookalikes`` there is a second
+    one, for lens against variable star; None if not.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -31,7 +36,11 @@ class Network(nn.Module):
         encoder = build_encoder(**config["encoder"])
         prior = BoxPrior.from_config(config["prior"])
         self.estimator: Any = build_estimator(encoder, prior, **config["flow"])
-        self.evidence = EvidenceHead(encoder.summary_width, **config["evidence"])
+        self.summary_width = encoder.summary_width
+        options = dict(config["evidence"])
+        second = options.pop("lookalikes", False)
+        self.evidence = EvidenceHead(self.summary_width, **options)
+        self.lookalikes = EvidenceHead(self.summary_width, **options) if second else None
 
     @property
     def encoder(self) -> nn.Module:
@@ -39,12 +48,15 @@ class Network(nn.Module):
         encoder: nn.Module = self.estimator.embedding_net
         return encoder
 
-    def forward(self, x: Tensor, baseline_error: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, baseline_error: Tensor | None = None, star_noise: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """``x``, shape (B, L, 3) -> ln K, shape (B,), and the summaries s, shape (B, d).
 
         ``baseline_error``, shape (B,), is the 1-sigma relative error of each window's baseline;
-        exact baselines if left out.
+        exact baselines if left out. ``star_noise``, shape (B, 3), is what is known of each star's
+        noise; nothing if left out.
         """
-        s = self.encoder(x, baseline_error)
+        s = self.encoder(x, baseline_error, star_noise)
         with torch.autocast(x.device.type, enabled=False):
             return self.evidence(s), s

@@ -11,7 +11,9 @@ one, and the thread that scores gets the team.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -25,6 +27,7 @@ from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.fit import Fitter, usable_epochs
 from broker_filter.inference.flow_sampler import FlowSampler
 from broker_filter.inference.likelihood import Likelihood
+from broker_filter.inference.network import Network
 from broker_filter.inference.network_input import PADDING, network_input
 from broker_filter.inference.noise_bounds import NoiseBounds
 from broker_filter.inference.prior import BoxPrior
@@ -41,14 +44,50 @@ OWN_CHOICE = torch.get_num_threads()  # before anybody changes it
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What the network said of a batch: ``log10_k``, shape (B,), and summaries, shape (B, d)."""
+    """What the networks said of a batch.
+
+    Parameters
+    ----------
+    log10_k : ndarray, shape (B,), float64
+    summary : Tensor, shape (B, d), float32
+        Of each row's network; zeros follow those that are narrower than the widest.
+    model : ndarray, shape (B,), int64, optional
+        Which of a scorer's networks each row is of; all of the first if left out.
+    """
 
     log10_k: NDArray[np.float64]
     summary: Tensor
+    model: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """One loaded entry."""
+
+    entry: zoo.Entry
+    network: Network
+    sampler: FlowSampler
+    prior: BoxPrior
+    fitter: Fitter
+    buckets: tuple[int, ...]
+    width: int
+
+    @classmethod
+    def load(cls, entry: zoo.Entry, device: str, noise: NoiseBounds | None) -> Self:
+        network, prior = zoo.load(entry, device), BoxPrior.from_config(entry.config["prior"])
+        return cls(
+            entry,
+            network,
+            FlowSampler(network.estimator),
+            prior,
+            Fitter(prior, noise=noise),
+            tuple(entry.config["window"]["buckets"]),
+            network.summary_width,
+        )
 
 
 class Scorer:
-    """One loaded zoo entry on one device.
+    """A loaded zoo entry on one device, and those of surveys that have their own.
 
     Parameters
     ----------
@@ -64,6 +103,8 @@ class Scorer:
         that makes a scorer has one from then on.
     noise : NoiseBounds, optional
         Constant stars against which fits of windows have a robust K.
+    surveys : mapping of str to Entry, optional
+        Other entries, by the surveys (in lower case) whose windows they take.
 
     Raises
     ------
@@ -80,6 +121,7 @@ class Scorer:
         chunk: int = 64,
         threads: int | None = None,
         noise: NoiseBounds | None = None,
+        surveys: Mapping[str, zoo.Entry] | None = None,
     ) -> None:
         self._threads = threads or OWN_CHOICE
         torch.set_num_threads(1)
@@ -87,24 +129,34 @@ class Scorer:
         self.chunk = chunk
         self._device = torch.device(device)
         self._autocast = torch.bfloat16 if precision == "bfloat16" else None
-        self._network = zoo.load(entry, device)
-        self._sampler = FlowSampler(self._network.estimator)
-        self.prior = BoxPrior.from_config(entry.config["prior"])
-        self._fitter = Fitter(self.prior, noise=noise)
-        self._buckets = tuple(entry.config["window"]["buckets"])
+        entries = (entry, *(surveys or {}).values())
+        self._models = [_Model.load(each, device, noise) for each in entries]
+        self._model_of = {survey: i for i, survey in enumerate(surveys or {}, start=1)}
 
     @torch.inference_mode()
     def score(self, batch: WindowBatch) -> Scored:
-        """Evaluate all windows of a batch; blocks for as long as the network takes."""
+        """Evaluate all windows of a batch; blocks for as long as the networks take."""
         log10_k = np.empty(len(batch))
-        summary: Tensor | None = None
-        for bucket, rows in by_bucket(batch, self._buckets, self.chunk):
-            ln_k, s = self._evaluate(*self._input(batch, rows, bucket))
-            log10_k[rows] = ln_k[: len(rows)].double().cpu().numpy() / LN_10
-            if summary is None:
-                summary = torch.empty(len(batch), s.shape[1], device=self._device)
-            summary[torch.from_numpy(rows)] = s[: len(rows)]
-        return Scored(log10_k, summary if summary is not None else torch.empty(0, 1))
+        which = np.array([self._model_of.get(s.lower(), 0) for s in batch.survey], np.int64)
+        width = max((self._models[i].width for i in set(which.tolist())), default=1)
+        summary = torch.zeros(len(batch), width, device=self._device)
+        for i in np.unique(which).tolist():
+            model, own = self._models[i], np.flatnonzero(which == i)
+            part = batch if len(own) == len(batch) else batch.take(own)
+            for bucket, rows in by_bucket(part, model.buckets, self.chunk):
+                ln_k, s = self._evaluate(model, *self._input(part, rows, bucket))
+                log10_k[own[rows]] = ln_k[: len(rows)].double().cpu().numpy() / LN_10
+                summary[torch.from_numpy(own[rows]), : model.width] = s[: len(rows)]
+        return Scored(log10_k, summary, which)
+
+    def prior_of(self, survey: str) -> BoxPrior:
+        """The prior of the model that takes the windows of a survey."""
+        return self._models[self._model_of.get(survey.lower(), 0)].prior
+
+    def _of(self, scored: Scored, row: int) -> tuple[_Model, Tensor]:
+        """The model of a row, and its summary, shape (1, d)."""
+        model = self._models[0 if scored.model is None else int(scored.model[row])]
+        return model, scored.summary[row : row + 1, : model.width]
 
     @torch.inference_mode()
     def posterior(self, scored: Scored, row: int, samples: int, seed: int) -> NDArray[np.float32]:
@@ -112,9 +164,16 @@ class Scorer:
 
         One window a call: the samples then are the same whichever other windows alert.
         """
-        s = scored.summary[row : row + 1]
-        theta, _ = self._sampler(s, samples, [seed])
+        model, s = self._of(scored, row)
+        theta, _ = model.sampler(s, samples, [seed])
         return theta[0].cpu().numpy()
+
+    @torch.inference_mode()
+    def log10_k_lookalikes(self, scored: Scored, row: int) -> float | None:
+        """log10 K of one window against variable stars; None if its entry has no head for it."""
+        model, s = self._of(scored, row)
+        head = model.network.lookalikes
+        return None if head is None else float(head(s)) / LN_10
 
     def fit(
         self,
@@ -145,7 +204,7 @@ class Scorer:
             Whether the peak may lie before the window, as far back as the epochs go. Such a fit
             has no robust K.
         """
-        fitter = self._fitter
+        fitter = self._of(scored, row)[0].fitter
         if whole_event:
             fitter = fitter.reaching_back(max(t_start - float(epochs.mjd_tai[0]), 0.0))
         starts = torch.from_numpy(self.posterior(scored, row, FIT_STARTS, seed))
@@ -165,7 +224,7 @@ class Scorer:
         """
         if fit.lenses is None:
             raise ModelError("this fit has no lenses to compare with")
-        likelihood = Likelihood(usable_epochs(epochs), fit.t_start, self.prior)
+        likelihood = Likelihood(usable_epochs(epochs), fit.t_start, self.prior_of(epochs.survey))
         days = likelihood.days
         span = Span(float(days.min()), float(days.max()))
         return compare(likelihood, fit.lenses, noise, span, seed)
@@ -176,11 +235,13 @@ class Scorer:
         Belongs into the thread that will score.
         """
         torch.set_num_threads(self._threads)
-        with torch.inference_mode():
-            for bucket in self._buckets:
-                x = torch.full((self.chunk, bucket, 3), PADDING, device=self._device)
-                _, s = self._evaluate(x, torch.zeros(self.chunk, device=self._device))
-        self.fit(_constant_star(self.entry.window_days), 0.0, Scored(np.zeros(1), s[:1]), 0, 0)
+        for i, model in enumerate(self._models):
+            with torch.inference_mode():
+                for bucket in model.buckets:
+                    x = torch.full((self.chunk, bucket, 3), PADDING, device=self._device)
+                    _, s = self._evaluate(model, x, torch.zeros(self.chunk, device=self._device))
+            scored = Scored(np.zeros(1), s[:1], np.array([i]))
+            self.fit(_constant_star(self.entry.window_days), 0.0, scored, 0, 0)
 
     def _input(
         self, batch: WindowBatch, rows: NDArray[np.int64], bucket: int
@@ -201,9 +262,9 @@ class Scorer:
         pad = torch.nn.functional.pad
         return pad(x, (0, 0, 0, 0, 0, spare), value=PADDING), pad(error, (0, spare))
 
-    def _evaluate(self, x: Tensor, baseline_error: Tensor) -> tuple[Tensor, Tensor]:
+    def _evaluate(self, model: _Model, x: Tensor, baseline_error: Tensor) -> tuple[Tensor, Tensor]:
         with torch.autocast(self._device.type, self._autocast, self._autocast is not None):
-            ln_k, s = self._network(x, baseline_error)
+            ln_k, s = model.network(x, baseline_error)
         return ln_k, s
 
 

@@ -37,7 +37,8 @@ if TYPE_CHECKING:  # entries are listed and verified where torch is not installe
 __all__ = ["Card", "Entry", "find", "load", "model_ids", "verify", "write_entry"]
 
 WEIGHTS = Path(__file__).parents[2] / "model_zoo" / "weights"
-FORMAT = 1
+FORMAT, READABLE = 2, (1, 2)
+"""Layout that is written, and those that are read: 2 may have a head for look-alikes."""
 FILES = ("model.safetensors", "self_test.safetensors", "config.json", "card.json", "README.md")
 SUMS = "SHA256SUMS"
 CONFIG_KEYS = {"window", "encoder", "evidence", "flow", "prior"}
@@ -198,7 +199,7 @@ def write_entry(
 
     network = network.cpu().float().eval()
     with torch.no_grad():
-        ln_k, _ = network(windows, baseline_error)
+        answers = _answers(network, windows, baseline_error)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
@@ -208,7 +209,7 @@ def write_entry(
         weights = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
         # One key only: the order of several would change the sum from one writing to the next.
         save_file(weights, staging / FILES[0], {"format": "pt"})
-        test = {"x": windows, "baseline_error": baseline_error, "ln_k": ln_k}
+        test = {"x": windows, "baseline_error": baseline_error, **answers}
         save_file({name: t.contiguous() for name, t in test.items()}, staging / FILES[1])
         (staging / "config.json").write_text(json.dumps(config, indent=1) + "\n")
         (staging / "card.json").write_text(card.model_dump_json(indent=1) + "\n")
@@ -242,16 +243,26 @@ def _self_test(network: Network, path: Path, device: str) -> None:
 
     file = path / "self_test.safetensors"
     stored = _read_tensors(file, device)
-    if set(stored) != {"x", "baseline_error", "ln_k"}:
-        raise ModelError(f"{file}: holds {sorted(stored)} instead of x, baseline_error and ln_k")
+    heads = ["ln_k"] if network.lookalikes is None else ["ln_k", "ln_k_lookalikes"]
+    needed = ["x", "baseline_error", *heads]
+    if set(stored) != set(needed):
+        raise ModelError(f"{file}: holds {sorted(stored)} instead of {', '.join(needed)}")
     with torch.no_grad():
-        ln_k, _ = network(stored["x"], stored["baseline_error"])
-    allowed = SELF_TEST_TOLERANCE * (1 + stored["ln_k"].abs())
-    if not bool(((ln_k - stored["ln_k"]).abs() <= allowed).all()):
-        raise ModelError(
-            f"{file}: self-test failed: ln K is {ln_k.tolist()}, filed was "
-            f"{stored['ln_k'].tolist()}"
-        )
+        answers = _answers(network, stored["x"], stored["baseline_error"])
+    for name in heads:
+        filed, now = stored[name], answers[name]
+        if not bool(((now - filed).abs() <= SELF_TEST_TOLERANCE * (1 + filed.abs())).all()):
+            raise ModelError(
+                f"{file}: self-test failed: {name} is {now.tolist()}, filed was {filed.tolist()}"
+            )
+
+
+def _answers(network: Network, x: Tensor, baseline_error: Tensor) -> dict[str, Tensor]:
+    """What the heads of a network say of some windows."""
+    ln_k, s = network(x, baseline_error)
+    if network.lookalikes is None:
+        return {"ln_k": ln_k}
+    return {"ln_k": ln_k, "ln_k_lookalikes": network.lookalikes(s)}
 
 
 def _read_sums(path: Path) -> dict[str, str]:
@@ -273,9 +284,10 @@ def _read_sums(path: Path) -> dict[str, str]:
 def _read_card(path: Path) -> Card:
     """The format comes first: a card of another one may have other keys."""
     stored = _read_json(path / "card.json")
-    if stored.get("format") != FORMAT:
+    if stored.get("format") not in READABLE:
+        known = " and ".join(map(str, READABLE))
         raise ModelError(
-            f"{path / 'card.json'}: format {stored.get('format')}, this version reads {FORMAT}"
+            f"{path / 'card.json'}: format {stored.get('format')}, this version reads {known}"
         )
     try:
         return Card.model_validate(stored)

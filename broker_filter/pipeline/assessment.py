@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -80,6 +80,8 @@ class Assessment:
     provenance : Provenance
         Model and software, for every alert.
     metrics : Metrics
+    surveys : mapping of str to Provenance, optional
+        Of the surveys (in lower case) that have a model of their own.
     """
 
     def __init__(
@@ -89,9 +91,11 @@ class Assessment:
         magnification: Magnification,
         provenance: Provenance,
         metrics: Metrics,
+        surveys: Mapping[str, Provenance] | None = None,
     ) -> None:
         self._scorer, self._options = scorer, options
         self._rule, self._provenance, self._metrics = options.rule, provenance, metrics
+        self._surveys = surveys or {}
         self._common = Common(provenance, options.rule.threshold, options.prior_odds, magnification)
         self._lost = LostEvaluations(metrics)
         self._certifier = Certifier(scorer, options, self._lost, metrics)
@@ -251,8 +255,11 @@ class Assessment:
             window.start,
             self._rule,
             window_days=self._provenance.window_days,
-            model_id=self._provenance.model_id,
+            model_id=self._provenance_of(window).model_id,
         )
+
+    def _provenance_of(self, window: Candidate) -> Provenance:
+        return self._surveys.get(window.key[0].lower(), self._provenance)
 
     def _remember(self, window: Candidate, others: OtherBands) -> None:
         """Add what the window holds, and the star's other bands, to the epochs of its event."""
@@ -285,6 +292,7 @@ class Assessment:
             rivals=judged.rivals,
             verdict=judged.verdict,
             noise=certified.noise,
+            log10_k_lookalikes=self._scorer.log10_k_lookalikes(window.scored, window.row),
         )
         return self._build(window, found, times)
 
@@ -311,7 +319,8 @@ class Assessment:
         drawn = self._scorer.posterior(window.scored, window.row, samples, seed)
         usable = np.isfinite(drawn).all(axis=1).mean()
         self._metrics.observe("posterior_support_fraction", usable)
-        alert = build_alert(window.batch, window.row, found, drawn, times, self._common)
+        common = replace(self._common, provenance=self._provenance_of(window))
+        alert = build_alert(window.batch, window.row, found, drawn, times, common)
         passed = time.perf_counter() - began
         self._metrics.observe("inference_seconds", passed, stage="posterior")
         return alert

@@ -103,7 +103,7 @@ class Judge:
             models["anomalous"] = anomalous
         coordinates = window.batch.coordinates[window.row]
         label = self._options.known.label(window.batch.star[window.row], coordinates)
-        longest = self._scorer.prior.high[LOG_TE]
+        longest = self._scorer.prior_of(epochs.survey).high[LOG_TE]
         found = _findings(epochs, fit, compared, models, longest)
         verdict = verdict_of(found, Record(earlier_events, label), self._options.rates)
         self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="rivals")
@@ -127,8 +127,9 @@ class Judge:
             )
 
         scale = min(one.scale for one in compared.rivals.values())
+        prior = self._scorer.prior_of(epochs.survey)
         return anomalous_lens(
-            *(usable, fit.t_start, self._scorer.prior, compared.lens, scale, refit),
+            *(usable, fit.t_start, prior, compared.lens, scale, refit),
             *(self._options.noise, seed),
         )
 

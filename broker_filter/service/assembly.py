@@ -30,7 +30,7 @@ from broker_filter.inference.magnification import magnification
 from broker_filter.inference.noise_bounds import NoiseBounds
 from broker_filter.inference.noise_family import NoiseFamily
 from broker_filter.inference.scorer import Scorer
-from broker_filter.inference.zoo import Entry, find, verify
+from broker_filter.inference.zoo import Entry
 from broker_filter.kafka.consumer import KafkaSource
 from broker_filter.kafka.delivery import Delivery
 from broker_filter.kafka.progress import GroupProgress
@@ -48,6 +48,7 @@ from broker_filter.pipeline.intake import Intake
 from broker_filter.pipeline.judge import JudgeOptions
 from broker_filter.pipeline.options import AssessmentOptions
 from broker_filter.schemas import software_version
+from broker_filter.service.entries import open_entry, survey_entries
 from broker_filter.service.loop import REVOKE_SHARE, Service
 from broker_filter.service.restore import UNREACHABLE_S, Restorer, Start, find_start
 from broker_filter.service.signals import stop_on_signals
@@ -64,11 +65,6 @@ _log = logging.getLogger(__name__)
 
 HANG_S = 60.0
 """Added to all that may hold up one pass of the main loop for good reason."""
-
-
-def open_entry(settings: Settings) -> Entry:
-    """The verified zoo entry that the settings name."""
-    return verify(settings.model.path or find(settings.model.id))
 
 
 def make_decoder(settings: Input, waiting: Callable[[], object] = lambda: None) -> Decoder:
@@ -130,6 +126,8 @@ def make_assessment(
     ``watched`` may put something in the scorer's place that notes what goes through it.
     """
     model, alert = settings.model, settings.alert
+    entries = survey_entries(settings, entry)
+
     scorer = Scorer(
         entry,
         device=model.device,
@@ -137,11 +135,20 @@ def make_assessment(
         chunk=settings.batch.chunk,
         threads=model.threads,
         noise=noise_bounds(alert.noise),
+        surveys=entries,
     )
-    rule = make_rule(alert, card_threshold=entry.threshold, window_days=entry.window_days)
+    rule = make_rule(
+        alert,
+        card_threshold=max(one.threshold for one in (entry, *entries.values())),
+        window_days=entry.window_days,
+    )
     said = {"log10_k": round(rule.threshold, 3), "decide_on": alert.decide_on}
     _log.info("threshold", extra={"event": "threshold", **said})
     version = software_version()
+
+    def provenance(entry: Entry) -> Provenance:
+        return Provenance(entry.model_id, entry.sha256, version, entry.window_days)
+
     metrics.set("build_info", 1, version=version, model=entry.model_id)
     return Assessment(
         watched(scorer),
@@ -154,8 +161,9 @@ def make_assessment(
             judge=judge_options(alert),
         ),
         magnification,
-        Provenance(entry.model_id, entry.sha256, version, entry.window_days),
+        provenance(entry),
         metrics,
+        {name: provenance(other) for name, other in entries.items()},
     )
 
 

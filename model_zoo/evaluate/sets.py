@@ -178,7 +178,7 @@ def _evaluate(
     network: Network, batch: Curves, *, summaries: bool, bfloat16: bool
 ) -> tuple[Tensor, ...]:
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
-        ln_k, s = network(batch.x, batch.baseline_error)
+        ln_k, s = network(batch.x, batch.baseline_error, batch.star_noise)
     return ln_k / LN_10, batch.theta, batch.snr, s if summaries else s[:0]
 
 

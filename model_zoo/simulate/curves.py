@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from enum import IntEnum
 
 import torch
 from torch import Tensor
@@ -11,10 +12,20 @@ from torch import Tensor
 from broker_filter.inference.lens import excess
 from broker_filter.inference.network_input import network_input
 from broker_filter.inference.prior import BoxPrior
+from model_zoo.simulate.lookalikes import Lookalikes, draw_lookalikes
+from model_zoo.simulate.noise import Noise, NoiseModel, draw_noise, unknown_noise
 from model_zoo.simulate.pattern import Pattern, PatternConfig, draw_patterns
 from model_zoo.simulate.prior import PAPER_GATE, PAPER_PRIOR, Gate
 
-__all__ = ["Curves", "Simulator", "matched_filter_snr"]
+__all__ = ["Curves", "Kind", "Simulator", "matched_filter_snr"]
+
+
+class Kind(IntEnum):
+    """What a curve was simulated as."""
+
+    NOISE = 0
+    EVENT = 1
+    LOOKALIKE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +42,15 @@ class Curves:
         In the order of `broker_filter.types.PARAMETERS`; NaN for noise.
     snr : Tensor, shape (B,), float32
         Matched-filter signal-to-noise for an exactly known baseline; 0 for noise.
+    star_noise : Tensor, shape (B, 3), float32
+        What the filter knows of the star's noise; see `broker_filter.inference.encoder`.
     """
 
     x: Tensor
     baseline_error: Tensor
     theta: Tensor
     snr: Tensor
+    star_noise: Tensor
 
     def __len__(self) -> int:
         return len(self.x)
@@ -67,6 +81,10 @@ class Simulator:
         log-uniform. (0, 0) stands for baselines that are known exactly.
     length : int
         Longest network input; denser curves are thinned.
+    noise_model : NoiseModel, optional
+        Noise of all curves; white, with correct errors and nothing known of it, if left out.
+    variables : Lookalikes, optional
+        What `lookalikes` draws.
     """
 
     prior: BoxPrior = PAPER_PRIOR
@@ -74,6 +92,8 @@ class Simulator:
     pattern: PatternConfig = field(default_factory=PatternConfig)
     baseline_error: tuple[float, float] = (0.0, 0.0)
     length: int = 1000
+    noise_model: NoiseModel | None = None
+    variables: Lookalikes | None = None
 
     def events(self, n: int, generator: torch.Generator) -> Curves:
         """Draw ``n`` events that pass the gate."""
@@ -88,14 +108,26 @@ class Simulator:
         pattern, theta = _join(patterns), torch.cat(thetas)
         signal = signal_of(theta, pattern)
         snr = matched_filter_snr(signal, pattern)
-        return Curves(*self._observe(signal, pattern, generator), theta, snr)
+        return self._observe(signal, pattern, generator, theta, snr)
 
     def noise(self, n: int, generator: torch.Generator) -> Curves:
         """Draw ``n`` curves of constant stars with the same patterns and errors."""
         pattern = draw_patterns(n, self.pattern, generator)
-        x, baseline_error = self._observe(torch.zeros_like(pattern.t), pattern, generator)
-        zero = torch.zeros(n, device=x.device)
-        return Curves(x, baseline_error, torch.full((n, 5), float("nan"), device=x.device), zero)
+        return self._observe(torch.zeros_like(pattern.t), pattern, generator)
+
+    def lookalikes(self, n: int, generator: torch.Generator) -> Curves:
+        """Draw ``n`` curves of variable stars with the same patterns and errors.
+
+        Raises
+        ------
+        ValueError
+            If ``variables`` was left out.
+        """
+        if self.variables is None:
+            raise ValueError("a simulator without variables draws no look-alikes")
+        pattern = draw_patterns(n, self.pattern, generator)
+        signal = draw_lookalikes(self.variables, pattern, self.pattern.days, generator)
+        return self._observe(signal, pattern, generator)
 
     def _draw_theta(self, pattern: Pattern, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """For each pattern the first of a few draws that passes the gate, and whether any does.
@@ -112,23 +144,38 @@ class Simulator:
         return theta[torch.arange(n, device=theta.device), first], passes.any(1)
 
     def _observe(
-        self, signal: Tensor, pattern: Pattern, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Network input and the size of the baseline's error.
+        self,
+        signal: Tensor,
+        pattern: Pattern,
+        generator: torch.Generator,
+        theta: Tensor | None = None,
+        snr: Tensor | None = None,
+    ) -> Curves:
+        """Curves with noise and a baseline that is off.
 
         Errors are given in units of the assumed baseline. That differs from the true one by a
         factor g = 1 + b N(0, 1), so a curve is g times its model, plus the noise.
         """
         device, n = signal.device, len(pattern.n)
-        noise = torch.randn(signal.shape, generator=generator, device=device)
+        if self.noise_model is None:
+            flux = torch.randn(signal.shape, generator=generator, device=device) * pattern.sigma
+            noise = Noise(flux, torch.ones(n, device=device), unknown_noise(n, device))
+        else:
+            noise = draw_noise(self.noise_model, pattern, generator)
         b = self._baseline_errors(n, generator)
-        g = 1 + b * torch.randn(n, generator=generator, device=device)
-        flux = (1 + signal) * g[:, None] + noise * pattern.sigma
-        t = torch.where(pattern.valid, pattern.t, 0).double()
+        g = 1 + b * noise.baseline * torch.randn(n, generator=generator, device=device)
         x = network_input(
-            t, flux, pattern.sigma, pattern.n, days=self.pattern.days, length=self.length
+            torch.where(pattern.valid, pattern.t, 0).double(),
+            (1 + signal) * g[:, None] + noise.flux,
+            pattern.sigma,
+            pattern.n,
+            days=self.pattern.days,
+            length=self.length,
         )
-        return x, b
+        if theta is None or snr is None:
+            theta = torch.full((n, 5), float("nan"), device=device)
+            snr = torch.zeros(n, device=device)
+        return Curves(x, b, theta, snr, noise.star)
 
     def _baseline_errors(self, n: int, generator: torch.Generator) -> Tensor:
         low, high = self.baseline_error

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from broker_filter.config.file import load_file
 from broker_filter.errors import ConfigError
 from model_zoo.simulate.curves import Simulator
+from model_zoo.simulate.lookalikes import LOOKALIKES
+from model_zoo.simulate.noise import NOISES
 from model_zoo.simulate.pattern import PatternConfig
 from model_zoo.simulate.prior import BLENDED_GATE, PAPER_GATE, PAPER_PRIOR, ROMAN_PRIOR
 
@@ -36,6 +38,11 @@ class SimulatorConfig(_Strict):
     stream_sigma: tuple[float, float] = Field(
         (0.0005, 0.1), description="range of the relative error in those patterns"
     )
+    minutes: float | None = Field(None, gt=0, description="between exposures; 15 if left out")
+    season_share: float = Field(0.0, ge=0, le=1, description="of those with a season's edge")
+    ground_share: float = Field(0.0, ge=0, le=1, description="of those as the ground sees stars")
+    noise: str | None = Field(None, description="noise of stars; white if left out")
+    lookalikes: str | None = Field(None, description="variable stars for a second head")
 
     @field_validator("baseline_error", "stream_sigma")
     @classmethod
@@ -51,12 +58,18 @@ class TrainingConfig(_Strict):
 
     batch: int = Field(256, ge=8, description="curves a step")
     event_share: float = Field(0.75, gt=0, lt=1, description="share of events in a batch")
+    lookalike_share: float = Field(0.0, ge=0, lt=1, description="share of look-alikes in a batch")
     evidence_weight: float = Field(0.5, ge=0, description="weight of the evidence loss")
     muon_lr: float = Field(0.02, gt=0, description="for the matrices of the transformer")
     adamw_lr: float = Field(0.001, gt=0, description="for everything else")
     decay_share: float = Field(0.4, ge=0, le=1, description="last share, with falling rates")
     validation: int = Field(2048, ge=1, description="events, and constant stars, that decide")
     validate_every: int = Field(500, ge=1, description="steps from one validation to the next")
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """Of events and of look-alikes in a batch."""
+        return self.event_share, self.lookalike_share
 
 
 class PolishConfig(_Strict):
@@ -109,9 +122,18 @@ class TrainConfig(_Strict):
         return Simulator(
             prior=PRIORS[chosen.prior],
             gate=None if chosen.gate is None else GATES[chosen.gate],
-            pattern=PatternConfig(self.window_days, share, chosen.stream_sigma),
+            pattern=PatternConfig(
+                self.window_days,
+                share,
+                chosen.stream_sigma,
+                chosen.minutes,
+                chosen.season_share,
+                chosen.ground_share,
+            ),
             baseline_error=chosen.baseline_error,
             length=self.max_points,
+            noise_model=None if chosen.noise is None else NOISES[chosen.noise],
+            variables=None if chosen.lookalikes is None else LOOKALIKES[chosen.lookalikes],
         )
 
 
@@ -124,7 +146,13 @@ def load_config(path: Path) -> TrainConfig:
         Naming the file and each key that is wrong, with what is allowed.
     """
     config = load_file(path, TrainConfig)
-    for name, known in ((config.simulator.prior, PRIORS), (config.simulator.gate, GATES)):
+    chosen = config.simulator
+    for name, known in (
+        (chosen.prior, PRIORS),
+        (chosen.gate, GATES),
+        (chosen.noise, NOISES),
+        (chosen.lookalikes, LOOKALIKES),
+    ):
         if name is not None and name not in known:
             raise ConfigError(f"{path}: simulator: {name!r} is not one of {sorted(known)}")
     return config

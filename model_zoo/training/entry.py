@@ -27,6 +27,7 @@ from model_zoo.evaluate.suite import (
 )
 from model_zoo.training.config import TrainConfig
 from model_zoo.training.history import summary_of
+from model_zoo.training.losses import Losses
 from model_zoo.training.train import Trainer, network_config
 
 __all__ = ["file_entry", "gate_of", "refile"]
@@ -34,11 +35,15 @@ __all__ = ["file_entry", "gate_of", "refile"]
 SELF_TEST_SEED = 77
 MIN_THRESHOLD = 3.0
 RARE = 100_000
+WHITE = (
+    "Gaussian noise with correct error bars only; error bars that are wrong by more than "
+    "their scaling can mend, correlated noise and variable stars raise K."
+)
+REAL = (
+    "K is against constant stars of a simulated population of noise; noise that is worse than "
+    "its worst stars raises K, and so do variable stars, for which there is the second head."
+)
 LIMITS = (
-    (
-        "Gaussian noise with correct error bars only; error bars that are wrong by more than "
-        "their scaling can mend, correlated noise and variable stars raise K."
-    ),
     "Single lens, uniform source, no parallax.",
     (
         "The network's log10 K is an estimate: the evaluation's comparison with exact evidence "
@@ -106,7 +111,8 @@ def refile(entry: Entry, results: Mapping[str, Any]) -> Card:
 
 
 def _limits(config: TrainConfig) -> list[str]:
-    return [*LIMITS, UNGATED if config.simulator.gate is None else GATED]
+    noise = WHITE if config.simulator.noise is None else REAL
+    return [noise, *LIMITS, UNGATED if config.simulator.gate is None else GATED]
 
 
 def _figures(config: TrainConfig, results: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,9 +122,11 @@ def _figures(config: TrainConfig, results: Mapping[str, Any]) -> dict[str, Any]:
     baseline = f"baselines known to {low:.3%} to {high:.3%}" if high else "exact baselines"
     share = simulator.pattern.stream_share
     patterns = f"{share:.0%} streams' patterns" if share else "the paper's observing patterns"
+    noise = "" if simulator.noise_model is None else f", noise {simulator.noise_model.name}"
     return {
         **card_figures(results),
-        "test_set": f"prior {simulator.prior.name}, {gate}, {patterns}, {baseline}; frozen seeds",
+        "test_set": f"prior {simulator.prior.name}, {gate}, {patterns}, {baseline}{noise}; "
+        "frozen seeds",
     }
 
 
@@ -149,6 +157,7 @@ def _card(trainer: Trainer, minutes: float, figures: dict[str, Any], gate: dict[
         },
         outputs={
             "ln_k": "natural log of the Bayes factor, microlensing : constant star",
+            **_second_output(config),
             "posterior": dict(
                 zip(PARAMETERS, zip(prior.low, prior.high, strict=True), strict=True)
             ),
@@ -171,6 +180,16 @@ def _card(trainer: Trainer, minutes: float, figures: dict[str, Any], gate: dict[
     )
 
 
+def _second_output(config: TrainConfig) -> dict[str, str]:
+    if not config.evidence.get("lookalikes"):
+        return {}
+    return {"ln_k_lookalikes": "natural log of the Bayes factor, microlensing : variable star"}
+
+
+def _lookalikes(losses: Losses) -> dict[str, float]:
+    return {"lookalikes": round(losses.lookalikes, 4)} if losses.lookalikes else {}
+
+
 def _validation(trainer: Trainer) -> dict[str, Any]:
     """By what the weights were chosen, and how the losses fell; the nll relative to the prior."""
     if trainer.best is None or trainer.final is None:
@@ -181,6 +200,7 @@ def _validation(trainer: Trainer) -> dict[str, Any]:
             "best_step": trainer.best.step,
             "nll": round(trainer.final.nll, 4),
             "evidence": round(trainer.final.evidence, 4),
+            **_lookalikes(trainer.final),
         },
         "history": summary_of(trainer.history.rows()),
     }

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from broker_filter.inference.network import Network
 from broker_filter.inference.posterior import flow_loss, prior_of
+from model_zoo.simulate.curves import Kind
 
-__all__ = ["LN_K_CLIP", "Losses", "lpop_loss", "relative_nll"]
+__all__ = ["LINEAR_FROM", "Losses", "evidence_losses", "lpop_loss", "relative_nll"]
 
-LN_K_CLIP = 50.0
+LINEAR_FROM = 20.0
+"""Of ln K in favour of the wrong class; the loss is linear beyond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +27,21 @@ class Losses:
         Of the flow, relative to the prior, in nats.
     evidence : float
         l-POP loss of the evidence head.
+    lookalikes : float
+        The same of the head for lens against variable star; 0 without one.
     """
 
     nll: float
     evidence: float
+    lookalikes: float = 0.0
 
     def total(self, evidence_weight: float) -> float:
         """What the training minimises."""
-        return self.nll + evidence_weight * self.evidence
+        return self.nll + evidence_weight * (self.evidence + self.lookalikes)
 
     def __str__(self) -> str:
-        return f"nll {self.nll:.3f}, evidence {self.evidence:.4f}"
+        text = f"nll {self.nll:.3f}, evidence {self.evidence:.4f}"
+        return f"{text}, look-alikes {self.lookalikes:.4f}" if self.lookalikes else text
 
 
 def lpop_loss(ln_k: Tensor, event: Tensor) -> Tensor:
@@ -49,11 +56,33 @@ def lpop_loss(ln_k: Tensor, event: Tensor) -> Tensor:
     Notes
     -----
     Jeffrey & Wandelt 2024. Each class is averaged by itself, so that K keeps equal prior odds
-    whatever the share of events in a batch; ln K is clipped, beyond which the gradient is zero.
+    whatever the share of events in a batch. Where ln K is `LINEAR_FROM` on the wrong side the loss
+    goes on as a line: one curve cannot outweigh all others, and still has a gradient.
     """
-    exponent = torch.where(event, -0.5, 0.5) * ln_k.clamp(-LN_K_CLIP, LN_K_CLIP)
-    loss = exponent.exp()
+    exponent = torch.where(event, -0.5, 0.5) * ln_k
+    most = LINEAR_FROM / 2
+    loss = exponent.clamp(max=most).exp() * (1 + (exponent - most).clamp(min=0))
     return 0.5 * (loss[event].mean() + loss[~event].mean())
+
+
+def evidence_losses(network: Network, s: Tensor, kind: Tensor) -> tuple[Tensor, Tensor]:
+    """`lpop_loss` of both evidence heads; 0 for the second where there is none.
+
+    Parameters
+    ----------
+    network : Network
+    s : Tensor, shape (B, d)
+        Summaries.
+    kind : Tensor, shape (B,), int64
+        As of `model_zoo.simulate.curves.Kind`.
+    """
+    event, constant, variable = (kind == k for k in (Kind.EVENT, Kind.NOISE, Kind.LOOKALIKE))
+    first = event | constant
+    noise = lpop_loss(network.evidence(s[first]), event[first])
+    if network.lookalikes is None:
+        return noise, torch.zeros_like(noise)
+    second = event | variable
+    return noise, lpop_loss(network.lookalikes(s[second]), event[second])
 
 
 def relative_nll(estimator: nn.Module, theta: Tensor, s: Tensor) -> Tensor:

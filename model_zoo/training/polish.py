@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from model_zoo.progress import Progress
+from model_zoo.simulate.curves import Kind
 from model_zoo.training.fit import Fitted, fit
 from model_zoo.training.losses import Losses, lpop_loss, relative_nll
 from model_zoo.training.train import Trainer, draw_batch
@@ -29,13 +30,14 @@ ENCODING, FLOW = 0.45, 0.8
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Fresh curves as the frozen encoder has them, half of them events.
+    """Fresh curves as the frozen encoder has them, as many events as of each other kind.
 
-    ``s`` has shape (n, d), ``event`` shape (n,), and ``theta`` shape (n, 5), NaN for noise.
+    ``s`` has shape (n, d), ``kind``, as of `Kind`, shape (n,), and ``theta`` shape (n, 5), NaN for
+    all but events.
     """
 
     s: Tensor
-    event: Tensor
+    kind: Tensor
     theta: Tensor
 
 
@@ -72,16 +74,22 @@ def polish(trainer: Trainer, *, seconds: float = math.inf, quiet: bool = False) 
         others = (2 * fits + 1) * loss_seconds + (fits + 1) * trainer.save_seconds
         return max(seconds - (trainer.clock() - began) - others, 0.0)
 
-    time_to_encode = ENCODING * left(2 if sizes.flow_epochs else 1)
+    second = trainer.network.lookalikes
+    heads = 1 if second is None else 2
+    time_to_encode = ENCODING * left(heads + bool(sizes.flow_epochs))
     data = encoded(trainer, sizes.curves, seconds=time_to_encode, quiet=quiet)
     trainer.save()  # with the time that is spent
     if sizes.flow_epochs:
         flow: nn.Module = trainer.network.estimator.net
         with _kept_if_better(flow, lambda: losses().nll):
-            _fit_flow(trainer, data, FLOW * left(2), quiet=quiet)
+            _fit_flow(trainer, data, FLOW * left(1 + heads), quiet=quiet)
         trainer.save()
-    with _kept_if_better(trainer.network.evidence, lambda: losses().evidence):
-        fitted = _fit_head(trainer, data, left(1), quiet=quiet)
+    first, limit = trainer.network.evidence, left(heads) / heads
+    with _kept_if_better(first, lambda: losses().evidence):
+        fitted = _fit_head(trainer, first, data, Kind.NOISE, limit, quiet=quiet)
+    if second is not None:
+        with _kept_if_better(second, lambda: losses().lookalikes):
+            _fit_head(trainer, second, data, Kind.LOOKALIKE, left(1), quiet=quiet)
     trainer.note_polish(before, losses())
     return fitted
 
@@ -97,7 +105,8 @@ def _kept_if_better(head: nn.Module, loss: Callable[[], float]) -> Iterator[None
 
 def _fit_flow(trainer: Trainer, data: Encoded, seconds: float, *, quiet: bool) -> Fitted:
     sizes, estimator = trainer.config.polish, trainer.network.estimator
-    s, theta = data.s[data.event], data.theta[data.event]
+    event = data.kind == Kind.EVENT
+    s, theta = data.s[event], data.theta[event]
     batch = min(sizes.flow_batch, len(s))
     generator = torch.Generator().manual_seed(trainer.config.seed)
 
@@ -117,12 +126,14 @@ def _fit_flow(trainer: Trainer, data: Encoded, seconds: float, *, quiet: bool) -
     )
 
 
-def _fit_head(trainer: Trainer, data: Encoded, seconds: float, *, quiet: bool) -> Fitted:
-    sizes, head = trainer.config.polish, trainer.network.evidence
-    s, event = data.s, data.event
-    batch = min(sizes.batch, len(s))
-    # Half of a batch is events, as of all curves.
-    classes = [torch.nonzero(mask).flatten() for mask in (event, ~event)]
+def _fit_head(
+    trainer: Trainer, head: nn.Module, data: Encoded, other: Kind, seconds: float, *, quiet: bool
+) -> Fitted:
+    """Fit the head for events against another kind."""
+    sizes, event = trainer.config.polish, data.kind == Kind.EVENT
+    classes = [torch.nonzero(mask).flatten() for mask in (event, data.kind == other)]
+    s, n = data.s, sum(map(len, classes))
+    batch = min(sizes.batch, n)
     generator = torch.Generator().manual_seed(trainer.config.seed)
 
     def some(rows: Tensor) -> Tensor:
@@ -135,7 +146,7 @@ def _fit_head(trainer: Trainer, data: Encoded, seconds: float, *, quiet: bool) -
     return fit(
         head,
         loss,
-        round(sizes.epochs * len(s) / batch),
+        round(sizes.epochs * n / batch),
         "evidence head",
         rate=sizes.rate,
         seconds=seconds,
@@ -149,11 +160,12 @@ def encoded(trainer: Trainer, n: int, *, seconds: float = math.inf, quiet: bool 
     """``n`` fresh curves; fewer if the seconds run out before."""
     batch, began = min(trainer.config.training.batch, n), trainer.clock()
     trainer.network.eval()
+    shares = (0.5, 0.0) if trainer.network.lookalikes is None else (1 / 3, 1 / 3)
     parts = []
     with Progress("summaries", n, "curves", quiet=quiet, clock=trainer.clock) as shown:
         for _ in range(-(-n // batch)):
-            curves, event = draw_batch(trainer.simulator, batch, 0.5, trainer.generator)
-            parts.append((trainer.encode(curves).float(), event, curves.theta))
+            curves, kind = draw_batch(trainer.simulator, batch, shares, trainer.generator)
+            parts.append((trainer.encode(curves).float(), kind, curves.theta))
             shown.add(batch)
             if trainer.clock() - began >= seconds:
                 break

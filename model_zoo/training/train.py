@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 from zipfile import is_zipfile
 
 import torch
@@ -19,10 +19,10 @@ from broker_filter.inference import zoo
 from broker_filter.inference.network import Network
 from broker_filter.inference.posterior import coordinates_of
 from model_zoo.progress import Clock, Progress
-from model_zoo.simulate.curves import Curves, Simulator
+from model_zoo.simulate.curves import Curves, Kind, Simulator
 from model_zoo.training.config import TrainConfig
 from model_zoo.training.history import History
-from model_zoo.training.losses import Losses, lpop_loss, relative_nll
+from model_zoo.training.losses import Losses, evidence_losses, relative_nll
 from model_zoo.training.validation import Validation
 
 __all__ = [
@@ -116,7 +116,7 @@ class Trainer:
         self.network = Network(network_config(config)).to(self.device)
         self.origin = "new weights"
         if config.start_from is not None:
-            self.origin = _start_from(self.network, config.start_from)
+            self.origin = _start_from(self.network, config)
         self.optimizers = _optimizers(self.network, config)
         self.best: Best | None = None
         self.final: Losses | None = None  # of the weights to be filed, on the validation set
@@ -156,7 +156,7 @@ class Trainer:
             since.add(self._step(self.progress.seconds / limit if limit else 1.0))
             report.step(self.progress, since.losses)
             if self.progress.step % HISTORY_STEPS == 0:
-                self._note({"nll": since.losses.nll, "evidence": since.losses.evidence})
+                self._note(_columns("", since.losses))
                 since = _Mean()
             if self.progress.step % training.validate_every == 0:
                 last = self._validate(report)
@@ -175,7 +175,7 @@ class Trainer:
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "generator": self.generator.get_state(),
             "progress": [self.progress.step, self.progress.curves, self.progress.seconds],
-            "best": best and [best.step, best.losses.nll, best.losses.evidence, best.weights],
+            "best": best and [best.step, *astuple(best.losses), best.weights],
         }
         partial = self.checkpoint.with_suffix(".partial")
         torch.save(state, partial)
@@ -204,8 +204,8 @@ class Trainer:
         self.generator.set_state(state["generator"].cpu())
         self.progress.resume(*state["progress"])
         if best := state.get("best"):
-            step, nll, evidence, weights = best
-            self.best = Best(step, Losses(nll, evidence), weights)
+            step, *losses, weights = best
+            self.best = Best(step, Losses(*losses), weights)
 
     def autocast(self) -> torch.autocast:
         """The context in which the encoder runs."""
@@ -221,13 +221,11 @@ class Trainer:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["base_lr"] * rate
-        curves, event = draw_batch(
-            self.simulator, training.batch, training.event_share, self.generator
-        )
-        s = self.encode(curves)
+        curves, kind = draw_batch(self.simulator, training.batch, training.shares, self.generator)
+        s, event = self.encode(curves), kind == Kind.EVENT
         nll = relative_nll(self.network.estimator, curves.theta[event], s[event])
-        evidence = lpop_loss(self.network.evidence(s), event)
-        loss = nll + training.evidence_weight * evidence
+        evidence, lookalikes = evidence_losses(self.network, s, kind)
+        loss = nll + training.evidence_weight * (evidence + lookalikes)
         self.network.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
@@ -236,7 +234,7 @@ class Trainer:
                 optimizer.step()
         self.progress.step += 1
         self.progress.curves += training.batch
-        return Losses(float(nll.detach()), float(evidence.detach()))
+        return Losses(*(float(part.detach()) for part in (nll, evidence, lookalikes)))
 
     def _validate(self, report: _Report) -> float:
         """Losses on the frozen curves; keeps the best weights. The seconds that it took."""
@@ -246,14 +244,14 @@ class Trainer:
         weight = self.config.training.evidence_weight
         if self.best is None or losses.total(weight) < self.best.losses.total(weight):
             self.best = Best(self.progress.step, losses, self._copied_weights())
-        self._note({"validation_nll": losses.nll, "validation_evidence": losses.evidence})
+        self._note(_columns("validation_", losses))
         report.validation(self.progress, losses)
         return self.clock() - began
 
     def note_polish(self, before: Losses, after: Losses) -> None:
         """Keep the polished weights as the best, with their validation losses, in all files."""
-        self._note({"unpolished_nll": before.nll, "unpolished_evidence": before.evidence})
-        self._note({"polished_nll": after.nll, "polished_evidence": after.evidence})
+        self._note(_columns("unpolished_", before))
+        self._note(_columns("polished_", after))
         best_step = self.progress.step if self.best is None else self.best.step
         self.best, self.final = Best(best_step, after, self._copied_weights()), after
         self.save()
@@ -302,52 +300,80 @@ def _best_time(step: Callable[[], None], repeats: int = 4) -> float:
     return min(times)
 
 
+def _columns(stage: str, losses: Losses) -> dict[str, float]:
+    """The losses as a line of the history has them."""
+    return {stage + name: value for name, value in asdict(losses).items()}
+
+
 def draw_batch(
-    simulator: Simulator, batch: int, event_share: float, generator: torch.Generator
+    simulator: Simulator, batch: int, shares: tuple[float, float], generator: torch.Generator
 ) -> tuple[Curves, Tensor]:
-    """Curves in order of their number of epochs, and which of them are events."""
-    n_events = min(max(round(batch * event_share), 1), batch - 1)
-    events = simulator.events(n_events, generator)
-    noise = simulator.noise(batch - n_events, generator)
-    event = torch.arange(batch, device=generator.device) < n_events
-    both = Curves.join([events, noise])
-    order = (both.x[..., 2] > 0).sum(1).argsort()
-    return both[order], event[order]
+    """Curves in order of their number of epochs, and the `Kind` of each.
+
+    ``shares`` are those of events and of look-alikes; the rest are constant stars.
+    """
+    n_events, n_variables = (round(batch * share) for share in shares)
+    n_events = min(max(n_events, 1), batch - 1)
+    parts = [simulator.events(n_events, generator)]
+    if n_variables:
+        parts.append(simulator.lookalikes(n_variables, generator))
+    parts.append(simulator.noise(batch - n_events - n_variables, generator))
+    kinds = (Kind.EVENT, Kind.LOOKALIKE, Kind.NOISE) if n_variables else (Kind.EVENT, Kind.NOISE)
+    kind = torch.cat(
+        [torch.full((len(p),), k, device=p.x.device) for p, k in zip(parts, kinds, strict=True)]
+    )
+    joined = Curves.join(parts)
+    order = (joined.x[..., 2] > 0).sum(1).argsort()
+    return joined[order], kind[order]
 
 
 def summaries(encoder: nn.Module, curves: Curves) -> Tensor:
     """Summaries of sorted curves; the shorter half is spared the padding of the longer."""
     half = len(curves) // 2
     longest = max(int((curves.x[half - 1, :, 2] > 0).sum()), 1)
+    star = curves.star_noise
     return torch.cat(
         [
-            encoder(curves.x[:half, :longest], curves.baseline_error[:half]),
-            encoder(curves.x[half:], curves.baseline_error[half:]),
+            encoder(curves.x[:half, :longest], curves.baseline_error[:half], star[:half]),
+            encoder(curves.x[half:], curves.baseline_error[half:], star[half:]),
         ]
     )
 
 
-def _start_from(network: Network, name: str) -> str:
+def _start_from(network: Network, config: TrainConfig) -> str:
     """Take encoder, evidence head and flow from an entry of the zoo; what was taken, in words.
 
     Weights of inputs that the entry did not have start at zero. The flow of another prior is off
     at first, since it knows the parameters by their place in the box, and learns faster all the
     same than one that knows nothing. One of other coordinates or of another shape cannot be taken.
+    An evidence head that knows white noise is sure of itself where other noise has to make it
+    careful, so it is not taken for that.
     """
-    trained = zoo.load(zoo.verify(zoo.find(name)))
+    name = cast("str", config.start_from)
+    entry = zoo.verify(zoo.find(name))
+    trained = zoo.load(entry)
+    former = entry.card.training.get("config", {}).get("simulator", {}).get("noise")
+    new_head = config.simulator.noise != former
     taken, offered = network.state_dict(), trained.state_dict()
     problem = _flow_problem(network, trained)
     for key, value in offered.items():
         if key.endswith(".mask") or (problem and key.startswith(FLOW)):
+            continue
+        if new_head and key.startswith("evidence."):
             continue
         try:
             taken[key] = _widened(value, taken[key].shape)
         except (KeyError, ValueError) as error:
             raise ConfigError(f"start_from: {name}: {key} does not fit: {error}") from error
     network.load_state_dict(taken)
-    if problem:
-        return f"encoder and evidence head of {name}; the flow is new, as {problem}"
-    return f"encoder, evidence head and flow of {name}"
+    kept = ["encoder"] + ["evidence head"] * (not new_head) + ["flow"] * (not problem)
+    new = ["the evidence head is new, as its noise is"] * new_head
+    new += [f"the flow is new, as {problem}"] * bool(problem)
+    return "; ".join([f"{_listed(kept)} of {name}", *new])
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _flow_problem(network: Network, trained: Network) -> str | None:
@@ -393,18 +419,15 @@ class _Mean:
     """Mean losses of the steps that were added."""
 
     def __init__(self) -> None:
-        self._nll = self._evidence = 0.0
-        self._steps = 0
+        self._steps: list[Losses] = []
 
     def add(self, losses: Losses) -> None:
-        self._nll += losses.nll
-        self._evidence += losses.evidence
-        self._steps += 1
+        self._steps.append(losses)
 
     @property
     def losses(self) -> Losses:
-        steps = max(self._steps, 1)
-        return Losses(self._nll / steps, self._evidence / steps)
+        columns = zip(*map(astuple, self._steps), strict=True)
+        return Losses(*(sum(column) / len(self._steps) for column in columns))
 
 
 class _Report:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from broker_filter.inference.network import Network
-from model_zoo.simulate.curves import Curves, Simulator
-from model_zoo.training.losses import Losses, lpop_loss, relative_nll
+from model_zoo.simulate.curves import Curves, Kind, Simulator
+from model_zoo.training.losses import Losses, evidence_losses, relative_nll
 
 __all__ = ["Validation"]
 
@@ -22,7 +22,7 @@ BATCH = 256
 
 
 class Validation:
-    """Events, and as many constant stars.
+    """Events, and as many constant stars and, where the simulator has them, variable ones.
 
     Parameters
     ----------
@@ -36,21 +36,26 @@ class Validation:
         generator = torch.Generator().manual_seed(SEED)
         sizes = [min(BATCH, n - first) for first in range(0, n, BATCH)]
         self._events = [_sorted(simulator.events(size, generator)) for size in sizes]
-        self._noise = [_sorted(simulator.noise(size, generator)) for size in sizes]
+        self._others = [_sorted(simulator.noise(size, generator)) for size in sizes]
+        kinds = [Kind.EVENT, Kind.NOISE]
+        if simulator.variables is not None:
+            self._others += [_sorted(simulator.lookalikes(size, generator)) for size in sizes]
+            kinds.append(Kind.LOOKALIKE)
+        self._kind = torch.tensor(kinds).repeat_interleave(n)
         self._theta = torch.cat([curves.theta for curves in self._events])
 
     @torch.no_grad()
     def summaries(self, encode: Callable[[Curves], Tensor]) -> Tensor:
-        """Summaries, shape (2 n, d), float32: of all events, then of all constant stars."""
-        return torch.cat([encode(curves).float() for curves in (*self._events, *self._noise)])
+        """Summaries, shape (2 n or 3 n, d), float32: events, constant stars, variable ones."""
+        return torch.cat([encode(curves).float() for curves in (*self._events, *self._others)])
 
     @torch.no_grad()
     def losses(self, network: Network, s: Tensor) -> Losses:
-        """Losses of flow and head of a network whose `summaries` are ``s``."""
+        """Losses of flow and heads of a network whose `summaries` are ``s``."""
         theta = self._theta.to(s.device)
-        event = torch.arange(len(s), device=s.device) < len(theta)
         nll = relative_nll(network.estimator, theta, s[: len(theta)])
-        return Losses(float(nll), float(lpop_loss(network.evidence(s), event)))
+        evidence, lookalikes = evidence_losses(network, s, self._kind.to(s.device))
+        return Losses(float(nll), float(evidence), float(lookalikes))
 
 
 def _sorted(curves: Curves) -> Curves:

@@ -108,6 +108,22 @@ def test_k_does_not_depend_on_batch_mates_order_or_fill(scorer: Scorer) -> None:
         assert torch.equal(alone.summary[0], together.summary[row])
 
 
+def test_a_survey_with_an_entry_of_its_own_has_its_k_and_its_samples(filed: zoo.Entry) -> None:
+    other = zoo.verify(zoo.find(zoo.model_ids()[-1]))
+    both = Scorer(filed, chunk=CHUNK, surveys={"lsst": other})
+    batch = make_batch([90, 700, 300, 128])
+    batch.survey[1::2] = ["LSST", "lsst"]
+    scored = both.score(batch)
+    for entry, rows in ((filed, [0, 2]), (other, [1, 3])):
+        alone = Scorer(entry, chunk=CHUNK)
+        expected = alone.score(take(batch, rows))
+        np.testing.assert_array_equal(scored.log10_k[rows], expected.log10_k)
+        for i, row in enumerate(rows):
+            samples = alone.posterior(expected, i, 20, seed=3)
+            np.testing.assert_array_equal(both.posterior(scored, row, 20, seed=3), samples)
+            assert both.log10_k_lookalikes(scored, row) == alone.log10_k_lookalikes(expected, i)
+
+
 def test_the_width_of_the_padding_changes_nothing(scorer: Scorer) -> None:
     batch = make_batch(LENGTHS, seed=3)
     rows = [0, 3, 8]
@@ -147,19 +163,11 @@ def test_samples_lie_inside_the_prior(scorer: Scorer, filed: zoo.Entry) -> None:
     assert (samples <= np.float32(prior["high"])).all()
 
 
-def test_every_call_of_the_network_has_the_shape_that_was_warmed_up(
-    filed: zoo.Entry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_call_of_the_network_has_the_shape_that_was_warmed_up(filed: zoo.Entry) -> None:
     scorer = Scorer(filed, chunk=CHUNK)
     seen: list[tuple[int, ...]] = []
-    network = scorer._network
-
-    def note(x: torch.Tensor, error: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        seen.append(tuple(x.shape))
-        ln_k, s = network(x, error)
-        return ln_k, s
-
-    monkeypatch.setattr(scorer, "_network", note)
+    network = scorer._models[0].network
+    network.register_forward_pre_hook(lambda _, args: seen.append(tuple(args[0].shape)))
     scorer.warm_up()
     warmed = set(seen)
     seen.clear()

@@ -40,6 +40,16 @@ def make_network(seed: int = 1) -> Network:
     return Network(CONFIG).eval()
 
 
+def write_with_two_heads(path: Path) -> Network:
+    """An entry with a head for look-alikes, whose encoder reads the star's noise."""
+    encoder = {**CONFIG["encoder"], "star_noise": True}
+    config = {**CONFIG, "encoder": encoder, "evidence": {"hidden": 8, "lookalikes": True}}
+    torch.manual_seed(1)
+    network = Network(config).eval()
+    zoo.write_entry(path, network, config, make_card(), make_windows(), torch.zeros(3))
+    return network
+
+
 def make_windows() -> Tensor:
     x = torch.full((3, 128, 3), -2.0)
     x[:, :100, 0] = torch.linspace(-1, 1, 100)
@@ -114,7 +124,7 @@ def test_a_file_that_is_not_listed_is_not_trusted(entry: Path) -> None:
     [
         ("card.json", lambda c: c.update(colour="blue"), "colour"),
         ("card.json", lambda c: c.pop("gate"), "gate"),
-        ("card.json", lambda c: c.update(format=2, colour="blue"), "format 2.* reads 1"),
+        ("card.json", lambda c: c.update(format=3, colour="blue"), "format 3.* reads 1 and 2"),
         ("card.json", lambda c: c.pop("format"), "format None"),
         ("config.json", lambda c: c.pop("window"), "window"),
         ("config.json", lambda c: c.update(colour="blue"), "colour"),
@@ -173,6 +183,23 @@ def test_a_network_that_says_something_else_than_filed_fails_its_self_test(entry
     seal(entry)
     with pytest.raises(ModelError, match=r"self_test\.safetensors: self-test failed"):
         zoo.load(zoo.verify(entry))
+
+
+def test_an_entry_with_a_second_head_comes_back_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "fspl-test-0.0.1"
+    network = write_with_two_heads(path)
+    loaded = zoo.load(zoo.verify(path))
+    assert network.lookalikes is not None
+    assert loaded.lookalikes is not None
+    with torch.no_grad():
+        (_, s), (_, same) = network(make_windows()), loaded(make_windows())
+        torch.testing.assert_close(loaded.lookalikes(same), network.lookalikes(s))
+    stored = load_file(path / "self_test.safetensors")
+    other = {**stored, "ln_k_lookalikes": stored["ln_k_lookalikes"] + 0.2}
+    save_file(other, path / "self_test.safetensors")
+    seal(path)
+    with pytest.raises(ModelError, match="self-test failed: ln_k_lookalikes"):
+        zoo.load(zoo.verify(path))
 
 
 def test_weights_that_are_not_finite_fail_the_self_test(entry: Path) -> None:

@@ -163,3 +163,18 @@ def test_state_travels_by_state_dict(name: str) -> None:
 def test_unknown_names_and_options_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(ModelError, match="known are compact, paper"):
         make()
+
+
+def test_what_is_known_of_a_stars_noise_matters_once_learned_and_only_where_it_is_known() -> None:
+    torch.manual_seed(4)
+    encoder = build_encoder(**{**CONFIGS["compact"], "star_noise": True}).eval()
+    x, unknown = windows(3, 60, 128), torch.full((3, 3), torch.nan)
+    known = torch.tensor([[1.2, 0.5, 30.0], [1.0, 0.0, 200.0], [0.9, 2.0, 0.0]])
+    with torch.no_grad():
+        plain = encoder(x)
+        assert torch.equal(encoder(x, None, known), plain)
+        torch.nn.init.normal_(encoder.star.linear.weight)
+        assert torch.equal(encoder(x, None, unknown), plain)
+        moved = encoder(x, None, known)
+    assert torch.isfinite(moved).all()
+    assert not torch.isclose(moved, plain).all(1).any()

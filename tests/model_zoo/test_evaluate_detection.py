@@ -30,7 +30,7 @@ class BumpFinder:
     def eval(self) -> BumpFinder:
         return self
 
-    def __call__(self, x: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, x: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
         x, valid = split_padding(x)
         z = torch.where(valid, (x[..., 1] - 1) / x[..., 2].clamp(min=1e-9), 0.0)
         bump = torch.nn.functional.avg_pool1d(z[:, None], 8, 1)[:, 0].amax(1) * 8**0.5

@@ -39,7 +39,7 @@ class Told(nn.Module):
         super().__init__()
         self.ln_k = ln_k
 
-    def forward(self, x: Tensor, _: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
         x, valid = split_padding(x)
         return self.ln_k(x, valid), torch.empty(len(x), 0)
 

@@ -12,6 +12,9 @@ from torch import Tensor
 from VBMicrolensing import VBMicrolensing
 
 from model_zoo.simulate.curves import Curves, Simulator, matched_filter_snr, signal_of
+from model_zoo.simulate.draw import Draw
+from model_zoo.simulate.lookalikes import SHAPES, SKY_LOOKALIKES, Lookalikes, draw_lookalikes
+from model_zoo.simulate.noise import SKY_NOISE, Noise, draw_noise, red_noise
 from model_zoo.simulate.pattern import Pattern, PatternConfig, draw_patterns
 from model_zoo.simulate.prior import BLENDED_GATE, PAPER_GATE, PAPER_PRIOR, ROMAN_PRIOR, Gate
 
@@ -384,3 +387,116 @@ def test_the_gate_judges_many_candidates_of_many_patterns_as_one_by_one() -> Non
             alone = PAPER_GATE.passes(theta[row, candidate][None, None], one.t, one.n, one.level)
             assert bool(alone) == bool(together[row, candidate])
     assert 0.2 < together.double().mean() < 0.95
+
+
+REAL = replace(SKY_NOISE, share=1.0, known=1.0)
+ONLY_RED = replace(
+    REAL,
+    scale=(1.0, 0.0),
+    red=(1.0, 0.5, 0.0),
+    tau=(0.5, 0.5),
+    nights=(0.0, 0.0),
+    tails=(0.0, 0.03),
+    wild=0.0,
+    wrong_night=0.0,
+    seeing=0.0,
+    drift=0.0,
+    floor=(0.0, 0.003),
+    baseline=(1.0, 0.0),
+)
+
+
+def pulls(noise: Noise, pattern: Pattern) -> Tensor:
+    """Noise in errors; NaN in the padding."""
+    return torch.where(pattern.valid, noise.flux / pattern.sigma, torch.nan)
+
+
+def test_red_noise_correlates_as_it_should_and_has_its_variance() -> None:
+    """Ornstein and Uhlenbeck: variance 1, correlation exp(-dt / tau), for short tau as for long."""
+    t = torch.linspace(0, DAYS, 401).expand(3000, 401)
+    for tau in (0.02, 0.3, 5.0, 300.0):
+        x = red_noise(t, torch.full((3000, 1), tau), Draw(3000, seeded(5)))
+        least = max(tau, DAYS / 600)
+        assert x.square().mean(0).sub(1).abs().max() < 0.15
+        for lag in (1, 6, 40):
+            expected = math.exp(-lag * DAYS / 400 / least)
+            assert (x[:, lag:] * x[:, :-lag]).mean().item() == pytest.approx(expected, abs=0.06)
+
+
+def test_noise_of_real_stars_is_red_and_white_by_the_stated_amounts() -> None:
+    pattern = draw_patterns(800, PatternConfig(), seeded(6))
+    noise = draw_noise(ONLY_RED, pattern, seeded(7))
+    variance = pulls(noise, pattern).square().nanmean()
+    assert variance.item() == pytest.approx(1 + 0.5**2, abs=0.03)
+    assert torch.equal(noise.baseline, torch.ones(800))
+    found = noise.star[noise.star[:, 2] > 100, :2].median(0).values
+    assert found.tolist() == pytest.approx([1.0, 0.5], abs=0.1)
+
+
+def test_a_star_of_the_other_share_has_white_noise_as_large_as_stated() -> None:
+    pattern = draw_patterns(400, PatternConfig(stream_share=0.5), seeded(8))
+    noise = draw_noise(replace(SKY_NOISE, share=0.0, known=0.0), pattern, seeded(9))
+    assert pulls(noise, pattern).square().nanmean().item() == pytest.approx(1, abs=0.02)
+    assert noise.star.isnan().all()
+
+
+def test_noise_of_real_stars_has_the_spread_of_the_quiet_ones() -> None:
+    """Medians of window's scatter, and tails beyond five errors in a few windows, not in most."""
+    pattern = draw_patterns(1500, PatternConfig(), seeded(10))
+    z = pulls(draw_noise(REAL, pattern, seeded(11)), pattern)
+    scatter = (z.square().nanmean(1) - z.nanmean(1).square()).sqrt()
+    assert 1.0 < scatter.median().item() < 1.4
+    far = (z.nan_to_num().abs() > 5).any(1).double().mean().item()
+    assert 0.15 < far < 0.6
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_look_alike_is_finite_and_changes_within_the_window(name: str) -> None:
+    pattern = draw_patterns(300, PatternConfig(stream_share=0.5), seeded(12))
+    kinds = Lookalikes("one", {shape: float(shape == name) for shape in SHAPES})
+    signal = draw_lookalikes(kinds, pattern, DAYS, seeded(13))
+    assert torch.isfinite(signal).all()
+    assert (signal > -1).all()
+    assert (signal[~pattern.valid] == 0).all()
+    assert (signal.abs().amax(1) > 0.003).double().mean() > 0.3
+
+
+def test_flares_rise_faster_than_they_fall_and_dips_go_down() -> None:
+    t = torch.linspace(0, DAYS, 40_001).expand(50, 40_001)
+    flare = SHAPES["flare"](t, DAYS, Draw(50, seeded(14)))
+    peak = flare.argmax(1)
+    inside = (peak > 400) & (peak < 39_600)
+    before, after = (flare[torch.arange(50), (peak + step).clamp(0, 40_000)] for step in (-20, 20))
+    assert (after >= before)[inside].double().mean() > 0.9
+    assert (SHAPES["dip"](t, DAYS, Draw(50, seeded(15))) <= 0).all()
+
+
+def test_look_alikes_are_drawn_by_the_seed_and_need_variables() -> None:
+    simulator = Simulator(noise_model=SKY_NOISE, variables=SKY_LOOKALIKES)
+    first, again = (simulator.lookalikes(20, seeded(16)) for _ in range(2))
+    assert torch.equal(first.x, again.x)
+    assert first.theta.isnan().all()
+    with pytest.raises(ValueError, match="without variables"):
+        Simulator().lookalikes(1, seeded())
+
+
+def test_romans_cadence_fills_a_window_with_an_epoch_every_twelve_minutes() -> None:
+    pattern = draw_patterns(200, PatternConfig(minutes=12.1), seeded(17))
+    step = torch.where(pattern.valid[:, 1:], pattern.t.diff(dim=1), torch.inf).amin(1)
+    assert (step * 1440).median().item() == pytest.approx(12.1, abs=0.02)
+
+
+def test_outside_a_season_there_is_an_epoch_every_few_days_at_most() -> None:
+    config = PatternConfig(stream_share=1.0, season_share=1.0)
+    plain, edged = (
+        draw_patterns(400, c, seeded(18)) for c in (PatternConfig(stream_share=1.0), config)
+    )
+    assert edged.n.double().mean() < 0.7 * plain.n.double().mean()
+    assert (longest_pause(edged) > 2.5).double().mean() > 0.5
+
+
+def test_from_the_ground_a_star_is_seen_in_some_hours_of_some_nights() -> None:
+    config = PatternConfig(stream_share=1.0, ground_share=1.0)
+    pattern = draw_patterns(400, config, seeded(19))
+    assert some_hours_only(pattern) > 0.9
+    assert 5 < pattern.n.double().median() < 300

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,10 +25,11 @@ from model_zoo import cli
 from model_zoo.evaluate import suite
 from model_zoo.evaluate.sets import Sizes
 from model_zoo.progress import Clock
+from model_zoo.simulate.curves import Kind
 from model_zoo.training import polish as polishing
 from model_zoo.training.config import TrainConfig, load_config
 from model_zoo.training.history import History, summary_of
-from model_zoo.training.losses import LN_K_CLIP, Losses, lpop_loss, relative_nll
+from model_zoo.training.losses import LINEAR_FROM, Losses, lpop_loss, relative_nll
 from model_zoo.training.polish import encoded, polish
 from model_zoo.training.train import Trainer, choose_precision, draw_batch, network_config
 from model_zoo.training.validation import Validation
@@ -84,7 +86,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
         trainer.progress.curves += trainer.config.training.batch
         return Losses(1.0, 1.0)
 
-    batch = draw_batch(TrainConfig(**TINY).make_simulator(), 32, 0.5, torch.Generator())
+    batch = draw_batch(TrainConfig(**TINY).make_simulator(), 32, (0.5, 0.0), torch.Generator())
     for owner, name, seconds, function in (
         (Trainer, "_step", 1.0, step),
         (Validation, "losses", 4.0, lambda *_: Losses(1.0, 1.0)),
@@ -117,13 +119,15 @@ def test_loss_by_hand() -> None:
     assert lpop_loss(ln_k, event).item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_loss_does_not_explode_beyond_its_clip() -> None:
+def test_loss_is_a_line_far_on_the_wrong_side_so_that_it_neither_explodes_nor_stops() -> None:
     ln_k = torch.tensor([-500.0, 1.0], requires_grad=True)
     loss = lpop_loss(ln_k, torch.tensor([True, False]))
     loss.backward()
-    assert loss.item() == pytest.approx(0.5 * (math.exp(LN_K_CLIP / 2) + math.exp(0.5)), rel=1e-5)
+    top = math.exp(LINEAR_FROM / 2)
+    line = top * (1 + 250 - LINEAR_FROM / 2)
+    assert loss.item() == pytest.approx(0.5 * (line + math.exp(0.5)), rel=1e-5)
     assert ln_k.grad is not None
-    assert ln_k.grad[0] == 0
+    assert ln_k.grad[0].item() == pytest.approx(-top / 4, rel=1e-5)
 
 
 @pytest.mark.parametrize("copies", [1, 3])
@@ -270,10 +274,11 @@ def test_polishing_moves_the_head_alone_and_tells_classes_apart(tmp_path: Path) 
     trainer = make_trainer(tmp_path, polish=sizes, encoder=encoder)
     before = [p.detach().clone() for p in trainer.network.estimator.parameters()]
     data = encoded(trainer, 600, quiet=True)
-    assert int(data.event.sum()) == pytest.approx(300, abs=20)
+    event = data.kind == Kind.EVENT
+    assert int(event.sum()) == pytest.approx(300, abs=20)
 
     def right() -> float:
-        return float(((trainer.network.evidence(data.s) > 0) == data.event).float().mean())
+        return float(((trainer.network.evidence(data.s) > 0) == event).float().mean())
 
     untrained = right()
     assert polish(trainer, quiet=True)
@@ -291,6 +296,44 @@ def test_the_flow_is_polished_where_that_is_asked_for(tmp_path: Path) -> None:
     assert validated(trainer).nll < before.nll - 0.3
     assert trainer.final == validated(trainer)
     assert same(encoder_before, list(trainer.network.encoder.parameters()))
+
+
+VARIABLE = {
+    "simulator": {**TINY["simulator"], "noise": "sky-1", "lookalikes": "sky-1"},
+    "encoder": {**TINY["encoder"], "scan": True, "star_noise": True},
+    "evidence": {"hidden": 16, "lookalikes": True},
+}
+
+
+def test_a_second_head_learns_to_tell_lenses_from_variable_stars(tmp_path: Path) -> None:
+    shares = {"batch": 48, "adamw_lr": 0.01, "event_share": 0.4, "lookalike_share": 0.3}
+    training = {**TINY["training"], **shares}
+    sizes = {"curves": 300, "epochs": 2, "batch": 100}
+    trainer = make_trainer(tmp_path, **VARIABLE, training=training, polish=sizes)
+    steps = [trainer._step(0.0) for _ in range(60)]
+    first, last = (sum(loss.lookalikes for loss in part) / 15 for part in (steps[:15], steps[-15:]))
+    assert last < first - 0.05
+    before = validated(trainer)
+    assert polish(trainer, quiet=True)
+    assert trainer.final is not None
+    assert trainer.final.lookalikes <= before.lookalikes
+    trainer.save()
+    resumed = make_trainer(tmp_path, **VARIABLE)
+    resumed.resume()
+    assert same(weights(resumed), weights(trainer))
+    assert resumed.best is not None
+    assert resumed.best.losses == trainer.final
+
+
+def test_a_head_that_knows_white_noise_is_not_taken_for_other_noise(
+    ancestor: Network, tmp_path: Path
+) -> None:
+    trainer = make_trainer(tmp_path, **VARIABLE, start_from="fspl-ancestor-0.0.1", seed=5)
+    fresh = make_trainer(tmp_path, **VARIABLE, seed=5)
+    heads = [list(t.network.evidence.parameters()) for t in (trainer, fresh)]
+    assert same(*heads)
+    assert torch.equal(trainer.network.encoder.summary, ancestor.encoder.summary)
+    assert trainer.origin.endswith("the evidence head is new, as its noise is")
 
 
 def test_a_polish_that_does_harm_changes_nothing(
@@ -479,7 +522,7 @@ def test_a_step_that_is_not_finite_changes_nothing(
     trainer = make_trainer(tmp_path)
     before = weights(trainer)
     monkeypatch.setattr(
-        "model_zoo.training.train.lpop_loss", lambda ln_k, _: ln_k.sum() * torch.nan
+        "model_zoo.training.losses.lpop_loss", lambda ln_k, _: ln_k.sum() * torch.nan
     )
     trainer._step(0.0)
     assert same(weights(trainer), before)
@@ -599,7 +642,8 @@ def ancestor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Network:
     """A network that stands for the zoo's entry ``fspl-ancestor-0.0.1``."""
     network = make_trainer(tmp_path / "ancestor").network.eval()
     monkeypatch.setattr(zoo, "find", lambda name: tmp_path / name)
-    monkeypatch.setattr(zoo, "verify", lambda path: path)
+    white = SimpleNamespace(card=SimpleNamespace(training={}))
+    monkeypatch.setattr(zoo, "verify", lambda _: white)
     monkeypatch.setattr(zoo, "load", lambda _: network)
     return network
 

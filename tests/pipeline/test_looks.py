@@ -36,6 +36,9 @@ class Script:
         noise = np.random.default_rng(window[3]).normal(0, 0.01, (window[2], 5))
         return (np.array([9.0, 0.3, 0.0, -1.0, 0.8]) + noise).astype(np.float32)
 
+    def log10_k_lookalikes(self, *_: Any) -> None:
+        """There is no second head."""
+
     def fit(
         self,
         epochs: StarEpochs,

@@ -70,6 +70,9 @@ class PeakScorer:
         noise = np.random.default_rng(seed).normal(0, 0.01, (samples, 5))
         return (middle + noise).astype(np.float32)
 
+    def log10_k_lookalikes(self, scored: Scored, row: int) -> float:
+        return float(scored.log10_k[row]) / 2
+
     def fit(
         self,
         epochs: StarEpochs,
@@ -106,6 +109,7 @@ def make_pipeline(
     options: AssessmentOptions | None = None,
     key_of: KeyOf = lambda where: where,
     max_stars: int | None = None,
+    surveys: dict[str, Provenance] | None = None,
 ) -> Pipeline:
     stub: Any = scorer or PeakScorer()
     metrics = metrics or Metrics()
@@ -120,7 +124,8 @@ def make_pipeline(
     )
     options = options or AssessmentOptions(Rule(THRESHOLD), prior_odds=1e-6, samples=20)
     provenance = Provenance(model_id, "0" * 64, "0", 20.0)
-    return Pipeline(intake, Assessment(stub, options, point_lens, provenance, metrics))
+    assessment = Assessment(stub, options, point_lens, provenance, metrics, surveys)
+    return Pipeline(intake, assessment)
 
 
 def epoch(
@@ -190,6 +195,16 @@ def test_how_polls_and_flushes_cut_the_stream_changes_nothing(
     alerts: list[Alert], cuts: list[int], flush: bool
 ) -> None:
     assert contents(run(STREAM, cuts, flush=flush)) == contents(alerts)
+
+
+def test_an_alert_names_the_model_of_its_survey_and_what_its_second_head_found() -> None:
+    own = Provenance("own-test-0.0.1", "1" * 64, "0", 20.0)
+    survey = build.photometry(60_000.0).survey
+    for name, model_id in ((survey, "own-test-0.0.1"), ("another", "peak-test-0.0.1")):
+        pipeline = make_pipeline(surveys={name.lower(): own})
+        alert = pipeline.step(STREAM, 0.0, flush=True).alerts[0]
+        assert alert.model_id == model_id
+        assert alert.log10_k_lookalikes is not None
 
 
 def test_an_event_opens_grows_and_ends_in_each_band(alerts: list[Alert]) -> None:

@@ -93,7 +93,7 @@ def log10_k_batches(
     """log10 K of the frozen curves of a set, batch by batch: memory does not grow with ``n``."""
     for batch in batches(draw, n, seed, name, quiet=quiet):
         with torch.autocast("cpu", torch.bfloat16, enabled=has_bfloat16()):
-            ln_k, _ = network(batch.x, batch.baseline_error)
+            ln_k, _ = network(batch.x, batch.baseline_error, batch.star_noise)
         yield ln_k.double().numpy() / LN_10
 
 

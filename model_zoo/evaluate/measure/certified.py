@@ -171,7 +171,7 @@ def _noise(
     suspects: list[tuple[Tensor, float, Tensor]] = []
     for batch in batches(simulator.noise, n, SEEDS["certified"], "certified noise", quiet=quiet):
         with torch.autocast("cpu", torch.bfloat16):
-            ln_k, s = network(batch.x, batch.baseline_error)
+            ln_k, s = network(batch.x, batch.baseline_error, batch.star_noise)
         suspects += [
             (batch.x[i], float(batch.baseline_error[i]), s[i : i + 1])
             for i in (ln_k >= NOISE_TRIGGER * LN_10).nonzero()[:, 0].tolist()

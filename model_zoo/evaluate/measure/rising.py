@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -61,7 +62,7 @@ def measure_rising(
     total = min(n, MOST_EVENTS)
     for curves in batches(simulator.events, total, SEEDS["events"], "rising", quiet=quiet):
         rows = _peak_is_seen(curves, days).nonzero()[:, 0]
-        parts.append(_looks(network, _rows(curves, rows), days, threshold))
+        parts.append(_looks(network, curves[rows], days, threshold))
     found, seen, tE = (np.concatenate(column) for column in zip(*parts, strict=True))
     found, seen = np.maximum.accumulate(found, 1), np.maximum.accumulate(seen, 1)
     return {
@@ -79,7 +80,7 @@ def cut_off(curves: Curves, phase: float, *, days: float) -> Curves:
     t0, tE = curves.theta[:, 0], 10 ** curves.theta[:, 2]
     later = as_pattern(curves.x, days=days).t > (t0 + phase * tE)[:, None]
     x = torch.where(later[..., None], PADDING, curves.x)
-    return Curves(x, curves.baseline_error, curves.theta, curves.snr)
+    return replace(curves, x=x)
 
 
 @torch.inference_mode()
@@ -91,7 +92,7 @@ def _looks(
     for phase in PHASES:
         young = cut_off(curves, phase, days=days)
         any_epoch = as_pattern(young.x, days=days).n > 0
-        ln_k, _ = network(young.x, young.baseline_error)
+        ln_k, _ = network(young.x, young.baseline_error, young.star_noise)
         found.append(((ln_k / LN_10 > threshold) & any_epoch).numpy())
         seen.append(event_statistics(young, days=days).snr ** 2 >= SEEN_SNR2)
     tE = 10 ** curves.theta[:, 2].double().numpy()
@@ -104,10 +105,6 @@ def _peak_is_seen(curves: Curves, days: float) -> torch.Tensor:
     last = torch.where(pattern.valid, pattern.t, -torch.inf).amax(1)
     peak = theta[:, 4] * excess(theta[:, 1], 10 ** theta[:, 3])
     return (peak > 5 * pattern.level) & (pattern.t[:, 0] < t0) & (t0 < last)
-
-
-def _rows(curves: Curves, rows: torch.Tensor) -> Curves:
-    return Curves(curves.x[rows], curves.baseline_error[rows], curves.theta[rows], curves.snr[rows])
 
 
 def _shares(hits: Bools) -> dict[str, list[float]]:

@@ -194,7 +194,7 @@ def look_at(network: Network, curves: Curves, looks: Looks, simulator: Simulator
         stream, n = torch.from_numpy(looks.stream[rows]), torch.from_numpy(looks.epochs[rows])
         x = _input(curves.x[stream, : int(n.max())], n, simulator)
         with torch.autocast("cpu", torch.bfloat16, enabled=has_bfloat16()):
-            ln_k, _ = network(x, curves.baseline_error[stream])
+            ln_k, _ = network(x, curves.baseline_error[stream], curves.star_noise[stream])
         log10_k[rows] = ln_k.double().numpy() / LN_10
     return replace(looks, log10_k=log10_k)
 
