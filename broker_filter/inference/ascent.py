@@ -18,7 +18,7 @@ from broker_filter.inference.population import LENS, LensBox
 
 __all__ = ["Modes", "climb"]
 
-STEPS = 12
+STEPS = 20
 FARTHEST = 4.5  # |z| of a lens at the edge of the prior
 SMALL = 1e-3  # relative step of a finite difference
 ENOUGH = 1e-2  # gain of ln L from which on a start climbs no further
@@ -43,9 +43,23 @@ class Modes:
     height: Tensor
     covariance: Tensor
 
+    def joined(self, other: Modes) -> Modes:
+        """Those of both."""
+        return Modes(
+            torch.cat([self.z, other.z]),
+            torch.cat([self.height, other.height]),
+            torch.cat([self.covariance, other.covariance]),
+        )
+
 
 def climb(
-    likelihood: Likelihood, box: LensBox, z: Tensor, *, prior: float = 1.0, steps: int = STEPS
+    likelihood: Likelihood,
+    box: LensBox,
+    z: Tensor,
+    *,
+    prior: float = 1.0,
+    steps: int = STEPS,
+    held: Tensor | None = None,
 ) -> Modes:
     """Levenberg and Marquardt's climb from each start.
 
@@ -60,16 +74,22 @@ def climb(
         the likelihood.
     steps : int
         Most of them.
+    held : Tensor, shape (k,), int64, optional
+        The coordinate of each start that stays where it is; its covariance then is that of one
+        that has nothing to do with the others, and 1.
     """
+    free = torch.ones_like(z)
+    if held is not None:
+        free.scatter_(1, held[:, None], 0.0)
     z = z.clamp(-FARTHEST, FARTHEST)
     damping = torch.full((len(z), 1), 1e-2, dtype=z.dtype)
-    height, gradient, curvature = _look(likelihood, box, z, prior)
+    height, gradient, curvature = _look(likelihood, box, z, free, prior)
     for _ in range(steps):
         scale = curvature.diagonal(dim1=1, dim2=2)
         damped = curvature + torch.diag_embed(damping * scale)
         step = torch.linalg.solve(damped, gradient)
         tried = (z + step).clamp(-FARTHEST, FARTHEST)
-        found = _look(likelihood, box, tried, prior)
+        found = _look(likelihood, box, tried, free, prior)
         gain = found[0] - height
         better = gain > 0
         damping = torch.where(better[:, None], 0.2 * damping, 8 * damping).clamp(1e-7, 1e7)
@@ -84,7 +104,7 @@ def climb(
 
 
 def _look(
-    likelihood: Likelihood, box: LensBox, z: Tensor, prior: float
+    likelihood: Likelihood, box: LensBox, z: Tensor, free: Tensor, prior: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Height of each start, its gradient and its curvature (that of Gauss and Newton)."""
     theta = box.theta(z)
@@ -107,7 +127,9 @@ def _look(
     inner = torch.einsum("klsd,kle->kde", weighted, by_z) - projected.sum(1)
     gradient = torch.einsum("kld,kl->kd", by_z, likelihood.weight * off) - prior * z
     floor = prior + 1e-9 * inner.diagonal(dim1=1, dim2=2).amax(1)
-    return height, gradient, inner + torch.diag_embed(floor[:, None].expand(-1, LENS))
+    curvature = (inner + torch.diag_embed(floor[:, None].expand(-1, LENS))) * free[:, None]
+    curvature = curvature * free[..., None] + torch.diag_embed(1 - free)
+    return height, gradient * free, curvature
 
 
 def _held(likelihood: Likelihood, f_s: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from broker_filter.inference.ascent import Modes, climb
 from broker_filter.inference.evidence import LN_10
-from broker_filter.inference.likelihood import BestCurve, Likelihood
+from broker_filter.inference.likelihood import BestCurve, Likelihood, Sums
 from broker_filter.inference.matched_filter import LensScan
 from broker_filter.inference.noise_bounds import NoiseBounds
 from broker_filter.inference.noise_family import NoiseFamily
@@ -38,6 +38,7 @@ from broker_filter.inference.population import (
     tempered,
 )
 from broker_filter.inference.prior import BoxPrior
+from broker_filter.inference.ridge import ridges
 from broker_filter.inference.robust import robust_k
 from broker_filter.photometry.usable import plausible
 from broker_filter.types import Fit, Lenses, NotFitted, RobustK, SourceFit, StarEpochs
@@ -59,8 +60,12 @@ MARGIN = 2.0  # of a last round, since the share of effective samples is an esti
 WORTH_IT = 0.6  # size of a last round, in all samples so far, from which on another round is better
 STEEPEST = 3.0  # slope of a `Bend`; more is at the edge of the prior
 ADAPT_SAMPLES = 150.0  # effective ones that a mixture is fitted to
-STARTS, APART = 8, 0.3
-MODES, MODES_DEEP = 4, 15.0
+STARTS, APART = 8, 0.3  # of the first climbs; how far they are from each other, in z
+FIRST_STEPS, GO_ON = 6, 3  # of all climbs, and how many go on after these
+RIDGES, HIGHER = 3, 0.5  # ridges followed at most; gain of ln L for which another one is
+U0, LOG_RHO = 1, 3
+MODES_DEEP = 12.0  # of the mass of a Gaussian around a maximum or ridge, in ln
+SHARE_POWER = 0.5
 
 
 @dataclass(slots=True)
@@ -71,8 +76,9 @@ class _Seen:
     log_target: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
     log_drawn: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
     proposals: list[tuple[Mixture, int]] = field(default_factory=list)
+    sums: list[Sums] = field(default_factory=list)
 
-    def add(self, z: Tensor, log_target: Tensor, mixture: Mixture, own: Tensor) -> None:
+    def add(self, z: Tensor, sums: Sums, log_target: Tensor, mixture: Mixture, own: Tensor) -> None:
         """Take in a round; ``own`` is its log density under its own proposal, ``mixture``."""
         n = len(z)
         log_drawn = own + math.log(n)
@@ -85,6 +91,7 @@ class _Seen:
         self.log_target = torch.cat([self.log_target, log_target])
         self.log_drawn = torch.cat([self.log_drawn, log_drawn])
         self.proposals.append((mixture, n))
+        self.sums.append(sums)
 
     @property
     def log_weight(self) -> Tensor:
@@ -98,10 +105,11 @@ class _Problem:
     likelihood: Likelihood
     box: LensBox
 
-    def log_target(self, z: Tensor) -> Tensor:
-        """Natural log of likelihood ratio times prior density, in z."""
-        ratio = self.likelihood(self.box.theta(z)).nan_to_num(nan=-math.inf, posinf=-math.inf)
-        return ratio + prior_log_density(z)
+    def log_target(self, z: Tensor) -> tuple[Tensor, Sums]:
+        """Natural log of likelihood ratio times prior density, in z; and the lenses' sums."""
+        sums = self.likelihood.sums(self.box.theta(z))
+        ratio = self.likelihood.marginal(sums).sum(1).nan_to_num(nan=-math.inf, posinf=-math.inf)
+        return ratio + prior_log_density(z), sums
 
 
 class Fitter:
@@ -143,8 +151,8 @@ class Fitter:
         draw = torch.Generator().manual_seed(seed)
         problem = _Problem(Likelihood(epochs, t_start, self._prior), self._box)
         candidates = self._candidates(problem.likelihood, starts, draw)
-        modes = climb(problem.likelihood, self._box, _chosen(problem, candidates))
-        mixture = _first_mixture(candidates, modes, self._bend(modes), draw)
+        modes, along, mass = _found_modes(problem, candidates)
+        mixture = _first_mixture(candidates, modes, along, mass, self._bend(modes), draw)
         seen, mixture = _adapted(problem, mixture, draw)
         last = _last_round(problem, seen, mixture, draw)
         if not bool(torch.isfinite(last).any()):
@@ -202,8 +210,9 @@ def _fit(
 ) -> Fit:
     """All that a fit says; ``last`` has the log weights of the last round."""
     likelihood, box = problem.likelihood, problem.box
-    theta = box.theta(seen.z[_resampled(seen.log_weight.softmax(0), samples, draw)])
-    f_s = likelihood.draw_f_s(theta, draw)
+    rows = _resampled(seen.log_weight.softmax(0), samples, draw)
+    theta = box.theta(seen.z[rows])
+    f_s = likelihood.draw_f_s_of(Sums.join(seen.sums)[rows], draw)
     best = _most_likely(problem, seen, modes)
     curve = likelihood.best_curve(best)
     main = int(curve.snr.argmax())
@@ -270,31 +279,68 @@ def usable_epochs(epochs: StarEpochs) -> StarEpochs:
     )
 
 
+def _found_modes(problem: _Problem, candidates: Tensor) -> tuple[Modes, Modes, Tensor]:
+    """Maxima of the posterior; Gaussians along the ridges through the highest, and their masses.
+
+    A ridge may lead to a higher maximum, and a climb from there to another ridge.
+    """
+    likelihood, box = problem.likelihood, problem.box
+    first = climb(likelihood, box, _chosen(problem, candidates), steps=FIRST_STEPS)
+    best = first.z[_apart(first.z, first.height, GO_ON)]
+    modes = climb(likelihood, box, best)
+    for _ in range(RIDGES):
+        along, mass = ridges(likelihood, box, modes)
+        top = int(along.height.argmax())
+        if not float(along.height[top]) > float(modes.height.max()) + HIGHER:
+            break
+        higher = climb(likelihood, box, along.z[top][None])
+        modes = modes.joined(higher)
+    return modes, along, mass
+
+
 def _chosen(problem: _Problem, candidates: Tensor) -> Tensor:
-    """The best candidates that are not too near to each other, shape (k, 4)."""
-    likelihood = problem.likelihood
-    height = likelihood.profile(likelihood.sums(problem.box.theta(candidates)))
+    """The best candidates of either kind, lens off the source's disc and on it, shape (k, 4)."""
+    likelihood, theta = problem.likelihood, problem.box.theta(candidates)
+    height = likelihood.profile(likelihood.sums(theta))
     height = height.nan_to_num(nan=-math.inf, posinf=-math.inf) - 0.5 * candidates.square().sum(1)
+    off = theta[:, U0] > 10 ** theta[:, LOG_RHO]
+    rows = [
+        _apart(candidates, height.masked_fill(~kind, -math.inf), STARTS // 2)
+        for kind in (off, ~off)
+    ]
+    return candidates[torch.cat(rows)]
+
+
+def _apart(z: Tensor, height: Tensor, most: int) -> Tensor:
+    """Rows of the highest that are not too near to each other, shape (k,)."""
     chosen = []
-    for _ in range(STARTS):
+    for _ in range(most):
         i = int(height.argmax())
-        chosen.append(candidates[i])
-        near = (candidates - candidates[i]).abs().amax(1) < APART
-        height = height.masked_fill(near, -math.inf)
-    return torch.stack(chosen)
+        chosen.append(i)
+        height = height.masked_fill((z - z[i]).abs().amax(1) < APART, -math.inf)
+        if not bool((height > -math.inf).any()):
+            break
+    return torch.tensor(chosen)
 
 
-def _first_mixture(candidates: Tensor, modes: Modes, bend: Bend, draw: torch.Generator) -> Mixture:
-    """Around all candidates, and around the maxima (Laplace's approximation)."""
+def _first_mixture(
+    candidates: Tensor,
+    modes: Modes,
+    along: Modes,
+    along_mass: Tensor,
+    bend: Bend,
+    draw: torch.Generator,
+) -> Mixture:
+    """Around all candidates, around the maxima (Laplace's approximation), and along the ridges."""
     n = len(candidates)
     wide = Mixture.fit(candidates, torch.full((n,), 1 / n, dtype=torch.float64), bend, draw)
-    volume = 0.5 * torch.logdet(modes.covariance)
-    mass = modes.height + volume
+    mass = torch.cat([modes.height + 0.5 * torch.logdet(modes.covariance), along_mass])
+    z = torch.cat([modes.z, along.z])
+    covariance = torch.cat([1.5 * modes.covariance, along.covariance])
     kept = mass > mass.max() - MODES_DEEP
-    share = (0.3 * mass[kept]).softmax(0)
-    covariance = bend.straight_covariance(modes.z[kept], 1.5 * modes.covariance[kept])
-    centre, root = bend.straight(modes.z[kept]), torch.linalg.cholesky(covariance)
-    return wide.joined(Mixture(share, centre, root, bend), 0.6)
+    share = (SHARE_POWER * mass[kept]).softmax(0)
+    root = torch.linalg.cholesky(bend.straight_covariance(z[kept], covariance[kept]))
+    return wide.joined(Mixture(share, bend.straight(z[kept]), root, bend), 0.8)
 
 
 def _adapted(problem: _Problem, mixture: Mixture, draw: torch.Generator) -> tuple[_Seen, Mixture]:
@@ -302,7 +348,7 @@ def _adapted(problem: _Problem, mixture: Mixture, draw: torch.Generator) -> tupl
     seen = _Seen()
     for _ in range(ROUNDS):
         _round(problem, seen, mixture, ROUND, draw)
-        mixture = _next_mixture(seen, draw)
+        mixture = _next_mixture(seen)
         if _needed(seen, mixture) <= max(LAST_LEAST, WORTH_IT * len(seen.z)):
             break
     return seen, mixture
@@ -313,8 +359,9 @@ def _round(
 ) -> Tensor:
     """Draw and weigh ``n`` samples; their log weights under their own proposal."""
     z = mixture.sample(n, draw)
-    log_target, own = problem.log_target(z), mixture.log_density(z, n)
-    seen.add(z, log_target, mixture, own)
+    log_target, sums = problem.log_target(z)
+    own = mixture.log_density(z, n)
+    seen.add(z, sums, log_target, mixture, own)
     return log_target - own
 
 
@@ -333,9 +380,9 @@ def _needed(seen: _Seen, mixture: Mixture) -> float:
     return MARGIN * WANTED_SAMPLES / max(share, 1e-6)
 
 
-def _next_mixture(seen: _Seen, draw: torch.Generator) -> Mixture:
-    bend = seen.proposals[-1][0].bend
-    return Mixture.fit(seen.z, tempered(seen.log_weight, ADAPT_SAMPLES), bend, draw)
+def _next_mixture(seen: _Seen) -> Mixture:
+    """The last one, moved towards all samples."""
+    return seen.proposals[-1][0].improved(seen.z, tempered(seen.log_weight, ADAPT_SAMPLES))
 
 
 def _last_round(problem: _Problem, seen: _Seen, mixture: Mixture, draw: torch.Generator) -> Tensor:

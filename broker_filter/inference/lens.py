@@ -20,8 +20,8 @@ __all__ = ["RHO_MAX", "RHO_MIN", "excess", "excess_by_curve", "point_excess"]
 
 
 @cache
-def _table(device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.from_numpy(np.load(TABLE_PATH, allow_pickle=False)).to(device, dtype)
+def _table(device: torch.device) -> Tensor:
+    return torch.from_numpy(np.load(TABLE_PATH, allow_pickle=False)).to(device)
 
 
 def point_excess(u: Tensor) -> Tensor:
@@ -69,9 +69,11 @@ def excess(u: Tensor, rho: Tensor) -> Tensor:
 
 
 def excess_by_curve(u: Tensor, rho: Tensor) -> Tensor:
-    """A(u, rho) - 1 as `excess`, for many epochs of each rho, in float64, on the CPU.
+    """A(u, rho) - 1 as `excess`, for many epochs of each rho, on the CPU.
 
-    Two rows of the table are merged once a curve, which halves the time of `excess`.
+    Two rows of the table are merged once a curve, which halves the time of `excess`. How far an
+    epoch is from the limb is found in float64 and looked up in float32: within 3e-6 of float64, a
+    hundredth of the table's own error.
 
     Parameters
     ----------
@@ -79,13 +81,17 @@ def excess_by_curve(u: Tensor, rho: Tensor) -> Tensor:
         Separation in Einstein radii, u >= 0.
     rho : Tensor, shape (n,), float64
         Source radius in Einstein radii, at most 10. Below 0.001 the source is a point.
+
+    Returns
+    -------
+    Tensor, shape (n, m), float64
     """
-    table = _table(u.device, torch.float64)
+    table = _table(u.device)
     n_rho, n_q = table.shape
     row = torch.log(rho / RHO_MIN) * ((n_rho - 1) / math.log(RHO_MAX / RHO_MIN))
     i = row.long().clamp(0, n_rho - 2)
-    rows = torch.lerp(table[i], table[i + 1], (row - i)[:, None]).view(-1)
-    offset = (u / rho[:, None]).sub_(1)
+    rows = torch.lerp(table[i], table[i + 1], (row - i)[:, None].float()).view(-1)
+    offset = (u / rho[:, None]).sub_(1).float()
     outside = (offset >= Z_MAX - 1) | (rho < RHO_MIN)[:, None]
     q = offset.abs().sqrt_().copysign_(offset)
     column = q.add_(1).mul_((n_q - 1) / (1 + math.sqrt(Z_MAX - 1))).clamp_(max=n_q - 1.001)
@@ -94,7 +100,7 @@ def excess_by_curve(u: Tensor, rho: Tensor) -> Tensor:
     corner = j.add_((n_q * torch.arange(len(u), dtype=torch.int32))[:, None]).view(-1)
     low = rows.index_select(0, corner).view_as(u)
     high = rows.index_select(0, corner.add_(1)).view_as(u)
-    result = torch.lerp(low, high, y).exp_()
+    result = torch.lerp(low, high, y).exp_().double()
     points = outside.view(-1).nonzero()[:, 0]
     result.view(-1)[points] = point_excess(u.reshape(-1)[points])
     return result

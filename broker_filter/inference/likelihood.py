@@ -14,7 +14,7 @@ a quadrature in one dimension around its maximum.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -45,6 +45,15 @@ class Sums:
     re_sum: Tensor
     e_sum: Tensor
     ee_sum: Tensor
+
+    def __getitem__(self, rows: Tensor) -> Sums:
+        return Sums(self.re_sum[rows], self.e_sum[rows], self.ee_sum[rows])
+
+    @classmethod
+    def join(cls, parts: Sequence[Sums]) -> Sums:
+        """The lenses of all parts."""
+        columns = ([p.re_sum for p in parts], [p.e_sum for p in parts], [p.ee_sum for p in parts])
+        return cls(*(torch.cat(column) for column in columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +125,7 @@ class Likelihood:
 
     def sums(self, theta: Tensor) -> Sums:
         """The sums of each lens and source."""
-        parts = [self.sums_of(self.excess(part)) for part in self._parts(theta)]
-        return Sums(*(torch.cat(column) for column in zip(*parts, strict=True)))
+        return Sums.join([Sums(*self.sums_of(self.excess(part))) for part in self._parts(theta)])
 
     def sums_of(self, e: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The three sums, shape (n, S), of A - 1 at each epoch, shape (n, L)."""
@@ -141,7 +149,10 @@ class Likelihood:
 
     def draw_f_s(self, theta: Tensor, draw: torch.Generator) -> Tensor:
         """f_s of each source from its conditional posterior, shape (n, S), float64."""
-        sums = self.sums(theta)
+        return self.draw_f_s_of(self.sums(theta), draw)
+
+    def draw_f_s_of(self, sums: Sums, draw: torch.Generator) -> Tensor:
+        """As `draw_f_s`, of lenses whose sums are known."""
         low, high = (end.sqrt()[..., None] for end in self._around(sums))
         root = low + (high - low) * torch.linspace(0, 1, DRAW_NODES, dtype=torch.float64)
         log = self._log_ratio(sums, root.square()) + self._log_density_of_root(root)

@@ -130,6 +130,13 @@ class Mixture:
     WIDE: ClassVar[float] = 2.0
     COMPONENTS: ClassVar[int] = 12
     EM_STEPS: ClassVar[int] = 6
+    STEPS: ClassVar[int] = 2
+    MOST: ClassVar[int] = 28  # Gaussians that are kept,
+    LEAST: ClassVar[float] = 5e-4  # of at least this share
+    HOLD: ClassVar[float] = 10.0  # effective samples that weigh as much as what was before
+    GROW: ClassVar[float] = 1.25  # of covariances, against holes between Gaussians
+    AROUND: ClassVar[float] = 1.5  # of the covariance of all samples
+    AROUND_SHARE: ClassVar[float] = 0.15
 
     @classmethod
     def fit(cls, z: Tensor, weight: Tensor, bend: Bend, draw: torch.Generator) -> Mixture:
@@ -148,6 +155,43 @@ class Mixture:
         for _ in range(cls.EM_STEPS):
             mixture = mixture._maximised(z, weight, pooled)
         return mixture
+
+    def improved(self, z: Tensor, weight: Tensor) -> Mixture:
+        """The same Gaussians after expectation maximisation on samples, shape (n, d).
+
+        Each stays near to what it was, the more the fewer samples it has; those without are left
+        out. `weight` sums to one.
+        """
+        kept = weight > 1e-9 * weight.max()
+        z, weight = self.bend.straight(z[kept]), weight[kept] / weight[kept].sum()
+        mixture = self
+        for _ in range(self.STEPS):
+            mixture = mixture._largest()
+            mixture = mixture._nearer(z, weight)
+        return mixture.joined(self._around(z, weight), self.AROUND_SHARE)
+
+    def _around(self, z: Tensor, weight: Tensor) -> Mixture:
+        """One Gaussian of all samples, against holes between the others."""
+        centre = (weight @ z)[None]
+        root = torch.linalg.cholesky(self.AROUND * _covariance(z, weight[None], centre))
+        return Mixture(torch.ones(1, dtype=z.dtype), centre, root, self.bend)
+
+    def _largest(self) -> Mixture:
+        kept = self.share.topk(min(self.MOST, len(self.share))).indices
+        kept = kept[self.share[kept] > self.LEAST]
+        share = self.share[kept] / self.share[kept].sum()
+        return Mixture(share, self.centre[kept], self.cholesky[kept], self.bend)
+
+    def _nearer(self, z: Tensor, weight: Tensor) -> Mixture:
+        log_part = self.share.log()[:, None] - self._norm()[:, None] - 0.5 * self._square(z)
+        belongs = log_part.softmax(0) * weight
+        mass = belongs.sum(1) + 1e-12
+        held = self.HOLD * float(weight.square().sum())  # as much as so many samples have
+        centre = (belongs @ z + held * self.centre) / (mass + held)[:, None]
+        own = _covariance(z, belongs / mass[:, None], centre)
+        pull = (held / (held + mass))[:, None, None]
+        covariance = self.GROW * (1 - pull) * own + pull * self.cholesky @ self.cholesky.mT
+        return Mixture(mass / mass.sum(), centre, torch.linalg.cholesky(covariance), self.bend)
 
     def joined(self, other: Mixture, other_share: float) -> Mixture:
         """Components of both."""

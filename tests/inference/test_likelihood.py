@@ -117,6 +117,19 @@ def test_shares_and_baselines_are_integrated_out(
         assert found == pytest.approx(expected, rel=1e-4, abs=0.01)
 
 
+def test_the_table_in_float32_does_not_move_the_likelihood() -> None:
+    """By less than 0.01 against the magnification in float64, at a signal-to-noise of 3,000."""
+    epochs = make_epochs([0.6], [0.001], 0.0005, n=800)
+    likelihood = Likelihood(epochs, 60_000.0, LOG_PRIOR)
+    rng = np.random.default_rng(2)
+    lenses = np.array(LENS) + 2e-4 * rng.normal(size=(40, 4))
+    exact = np.stack([excess_of(lens, epochs.mjd_tai - 60_000) for lens in lenses])
+    expected = likelihood.profile(Sums(*likelihood.sums_of(torch.from_numpy(exact))))
+    found = likelihood.profile(likelihood.sums(torch.from_numpy(lenses)))
+    assert float(found.max()) > 0.5 * 3000**2
+    assert float((found - expected).abs().max()) < 0.01
+
+
 def test_sources_are_independent() -> None:
     """Two sites together are the product of each alone, whatever the order of their epochs."""
     epochs = make_epochs([0.3, 0.8], [1e-4, 0.01], 0.02)

@@ -94,6 +94,26 @@ def test_a_fit_finds_both_peaks() -> None:
     assert float((weight - 1).abs().median()) < 0.4
 
 
+def test_samples_move_a_mixture_towards_what_they_are_of() -> None:
+    true, n = two_peaks(), 4000
+    z = true.sample(n, generator())[400:]
+    equal = torch.full((len(z),), 1 / len(z), dtype=torch.float64)
+    start = Mixture(true.share, true.centre + 0.8, 1.5 * true.cholesky, true.bend)
+    found = start.improved(z, equal)
+    best, before, after = (float(m.log_density(z, n).mean()) for m in (true, start, found))
+    assert best - after < 0.3 * (best - before)
+
+
+def test_a_single_sample_moves_a_mixture_little_and_leaves_no_hole() -> None:
+    start = two_peaks()
+    z = start.sample(1000, generator())
+    weight = torch.zeros(1000, dtype=torch.float64)
+    weight[500] = 1.0
+    found = start.improved(z, weight)
+    ratio = start.log_density(z, 1000) - found.log_density(z, 1000)
+    assert float(ratio.max()) < 3.0
+
+
 def test_two_mixtures_are_joined_by_share() -> None:
     mixture = two_peaks()
     both = mixture.joined(
