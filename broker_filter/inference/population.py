@@ -166,8 +166,7 @@ class Mixture:
         z, weight = self.bend.straight(z[kept]), weight[kept] / weight[kept].sum()
         mixture = self
         for _ in range(self.STEPS):
-            mixture = mixture._largest()
-            mixture = mixture._nearer(z, weight)
+            mixture = mixture._nearer(z, weight, mixture._largest())
         return mixture.joined(self._around(z, weight), self.AROUND_SHARE)
 
     def _around(self, z: Tensor, weight: Tensor) -> Mixture:
@@ -176,21 +175,22 @@ class Mixture:
         root = torch.linalg.cholesky(self.AROUND * _covariance(z, weight[None], centre))
         return Mixture(torch.ones(1, dtype=z.dtype), centre, root, self.bend)
 
-    def _largest(self) -> Mixture:
-        kept = self.share.topk(min(self.MOST, len(self.share))).indices
-        kept = kept[self.share[kept] > self.LEAST]
-        share = self.share[kept] / self.share[kept].sum()
-        return Mixture(share, self.centre[kept], self.cholesky[kept], self.bend)
+    def _largest(self) -> Tensor:
+        """Rows of the Gaussians that are kept."""
+        rows = self.share.topk(min(self.MOST, len(self.share))).indices
+        return rows[self.share[rows] > self.LEAST]
 
-    def _nearer(self, z: Tensor, weight: Tensor) -> Mixture:
+    def _nearer(self, z: Tensor, weight: Tensor, rows: Tensor) -> Mixture:
+        """One step of expectation maximisation, of some of the Gaussians."""
         log_part = self.share.log()[:, None] - self._norm()[:, None] - 0.5 * self._square(z)
-        belongs = log_part.softmax(0) * weight
+        belongs = log_part[rows].softmax(0) * weight
         mass = belongs.sum(1) + 1e-12
-        held = self.HOLD * float(weight.square().sum())  # as much as so many samples have
-        centre = (belongs @ z + held * self.centre) / (mass + held)[:, None]
+        held = self.HOLD * float(weight.square().sum())
+        old, root = self.centre[rows], self.cholesky[rows]
+        centre = (belongs @ z + held * old) / (mass + held)[:, None]
         own = _covariance(z, belongs / mass[:, None], centre)
         pull = (held / (held + mass))[:, None, None]
-        covariance = self.GROW * (1 - pull) * own + pull * self.cholesky @ self.cholesky.mT
+        covariance = self.GROW * (1 - pull) * own + pull * root @ root.mT
         return Mixture(mass / mass.sum(), centre, torch.linalg.cholesky(covariance), self.bend)
 
     def joined(self, other: Mixture, other_share: float) -> Mixture:

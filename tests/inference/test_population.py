@@ -101,7 +101,7 @@ def test_samples_move_a_mixture_towards_what_they_are_of() -> None:
     start = Mixture(true.share, true.centre + 0.8, 1.5 * true.cholesky, true.bend)
     found = start.improved(z, equal)
     best, before, after = (float(m.log_density(z, n).mean()) for m in (true, start, found))
-    assert best - after < 0.3 * (best - before)
+    assert best - after < 0.5 * (best - before)
 
 
 def test_a_single_sample_moves_a_mixture_little_and_leaves_no_hole() -> None:
