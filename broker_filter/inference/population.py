@@ -191,7 +191,9 @@ class Mixture:
         own = _covariance(z, belongs / mass[:, None], centre)
         pull = (held / (held + mass))[:, None, None]
         covariance = self.GROW * (1 - pull) * own + pull * root @ root.mT
-        return Mixture(mass / mass.sum(), centre, torch.linalg.cholesky(covariance), self.bend)
+        # Without their own part of it Gaussians that one round missed would be gone for good.
+        share = mass + held * self.share[rows]
+        return Mixture(share / share.sum(), centre, torch.linalg.cholesky(covariance), self.bend)
 
     def joined(self, other: Mixture, other_share: float) -> Mixture:
         """Components of both."""
