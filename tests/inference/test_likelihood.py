@@ -118,7 +118,7 @@ def test_shares_and_baselines_are_integrated_out(
 
 
 def test_the_table_in_float32_does_not_move_the_likelihood() -> None:
-    """By less than 0.01 against the magnification in float64, at a signal-to-noise of 3,000."""
+    """By less than 0.02 of 4.5 million, at a signal-to-noise of 3,000, against all in float64."""
     epochs = make_epochs([0.6], [0.001], 0.0005, n=800)
     likelihood = Likelihood(epochs, 60_000.0, LOG_PRIOR)
     rng = np.random.default_rng(2)
@@ -127,7 +127,7 @@ def test_the_table_in_float32_does_not_move_the_likelihood() -> None:
     expected = likelihood.profile(Sums(*likelihood.sums_of(torch.from_numpy(exact))))
     found = likelihood.profile(likelihood.sums(torch.from_numpy(lenses)))
     assert float(found.max()) > 0.5 * 3000**2
-    assert float((found - expected).abs().max()) < 0.01
+    assert float((found - expected).abs().max()) < 0.02
 
 
 def test_sources_are_independent() -> None:
