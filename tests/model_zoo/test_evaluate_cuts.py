@@ -41,7 +41,7 @@ def flat_curve(flux: list[float], sigma: float = 0.01) -> Curves:
         [torch.linspace(-1, 1, n), torch.tensor(flux), torch.full((n,), sigma)], 1
     )
     theta = torch.tensor([[10.0, 1.5, -1.0, -2.0, 1.0]])
-    return Curves(x, torch.zeros(1), theta, torch.zeros(1))
+    return Curves(x, torch.zeros(1), theta, torch.zeros(1), torch.full((1, 3), torch.nan))
 
 
 def best_chi2(flux: np.ndarray, model: np.ndarray, weight: np.ndarray, b: float) -> float:
