@@ -19,8 +19,14 @@ from typing import Final
 import numpy as np
 
 from broker_filter.alerts.lifecycle import EventKey
-from broker_filter.errors import StateError
-from broker_filter.state.columns import Column, Columns, arrays_of, packed_keys, unpacked_keys
+from broker_filter.state.columns import (
+    Column,
+    Columns,
+    arrays_of,
+    packed_keys,
+    reading,
+    unpacked_keys,
+)
 
 __all__ = [
     "GROWTH_FACTOR",
@@ -116,12 +122,10 @@ def certifications_from_columns(columns: Columns) -> dict[EventKey, Certificatio
     StateError
         If columns are missing or of different lengths.
     """
-    try:
+    with reading("certifications"):
         arrays = arrays_of(columns)
         rows = zip(*(arrays[name].tolist() for name in _NUMBERS), strict=True)
         return {
             key: Certification(start, int(count), *rest)
             for key, (start, count, *rest) in zip(unpacked_keys(arrays), rows, strict=True)
         }
-    except (LookupError, ValueError, TypeError) as error:
-        raise StateError(f"the certifications of the snapshot cannot be used: {error!r}") from error

@@ -48,13 +48,14 @@ from numpy.typing import NDArray
 
 from broker_filter.alerts.alert import CertifiedK
 from broker_filter.alerts.threshold import Rule
-from broker_filter.errors import ModelError, StateError
+from broker_filter.errors import ModelError
 from broker_filter.state.columns import (
     Column,
     Columns,
     arrays_of,
     packed,
     packed_keys,
+    reading,
     unpacked,
     unpacked_keys,
 )
@@ -333,12 +334,10 @@ def events_from_columns(columns: Columns) -> dict[EventKey, EventState]:
     StateError
         If columns are missing or of different lengths.
     """
-    try:
+    with reading("events"):
         arrays = arrays_of(columns)
         keys = list(unpacked_keys(arrays))
         return dict(zip(keys, _states(arrays, len(keys)), strict=True))
-    except (LookupError, ValueError, TypeError) as error:
-        raise StateError(f"the events of the snapshot cannot be used: {error!r}") from error
 
 
 def counts_to_columns(counts: Mapping[EventKey, tuple[int, float]]) -> dict[str, Column]:
@@ -360,13 +359,11 @@ def counts_from_columns(columns: Columns) -> dict[EventKey, tuple[int, float]]:
     """
     if not columns:
         return {}
-    try:
+    with reading("counts"):
         arrays = arrays_of(columns)
         events, opened = arrays["events"].tolist(), arrays["opened_mjd"].tolist()
         counts = zip(events, opened, strict=True)
         return dict(zip(unpacked_keys(arrays), counts, strict=True))
-    except (LookupError, ValueError, TypeError) as error:
-        raise StateError(f"the counts of the snapshot cannot be used: {error!r}") from error
 
 
 def _states(arrays: Mapping[str, NDArray[Any]], n: int) -> Iterator[EventState]:

@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker_filter.alerts.lifecycle import EventKey
-from broker_filter.errors import StateError
 from broker_filter.state.columns import (
     Column,
     Columns,
     arrays_of,
     packed,
     packed_keys,
+    reading,
     unpacked,
     unpacked_keys,
 )
@@ -225,12 +225,10 @@ def epochs_from_columns(columns: Columns) -> dict[EventKey, StarEpochs]:
     """
     if not columns:
         return {}
-    try:
+    with reading("event epochs"):
         arrays = arrays_of(columns)
         found = zip(unpacked_keys(arrays), _unstacked(arrays), strict=True)
         return {key: replace(epochs, survey=key[0]) for key, epochs in found}
-    except (LookupError, ValueError, TypeError) as error:
-        raise StateError(f"the event epochs of the snapshot cannot be used: {error!r}") from error
 
 
 def _unstacked(arrays: Mapping[str, NDArray[Any]]) -> Iterator[StarEpochs]:

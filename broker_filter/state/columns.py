@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Final, Protocol
@@ -33,6 +34,7 @@ __all__ = [
     "packed_keys",
     "packed_stars",
     "read_columns",
+    "reading",
     "unpacked",
     "unpacked_keys",
     "unpacked_stars",
@@ -100,6 +102,15 @@ def arrays_of(columns: Columns) -> dict[str, NDArray[Any]]:
         else column
         for name, column in columns.items()
     }
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Say of columns that are missing or contradict each other whose they are: a StateError."""
+    try:
+        yield
+    except (LookupError, ValueError, TypeError) as error:
+        raise StateError(f"the {what} of the snapshot cannot be used: {error!r}") from error
 
 
 def write_columns(file: Writable, columns: Columns, metadata: Mapping[str, str]) -> None:

@@ -10,8 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
-from broker_filter.errors import StateError
-from broker_filter.state.columns import Column, Columns, arrays_of
+from broker_filter.state.columns import Column, Columns, arrays_of, reading
 from broker_filter.types import FloatArray, IntArray, StarId
 from broker_filter.windows.store import WindowStore
 
@@ -87,7 +86,7 @@ class Schedule:
             If columns are missing or do not fit the windows.
         """
         self._follow(store)
-        try:
+        with reading("schedule"):
             known = arrays_of(columns)
             if len(known["last"]) != len(store):
                 raise ValueError(f"{len(known['last'])} windows, and the store has {len(store)}")
@@ -95,8 +94,6 @@ class Schedule:
                 self._last[:] = known["last"]
             else:
                 self._last[:] = self._cell(store.newest, np.arange(len(store)))
-        except (LookupError, ValueError, TypeError) as error:
-            raise StateError(f"the schedule of the snapshot cannot be used: {error!r}") from error
 
     def _cell(self, newest: FloatArray, slots: IntArray) -> FloatArray:
         if self._every == 0:

@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from broker_filter.errors import StateError
 from broker_filter.photometry.times import SECONDS_PER_DAY
 from broker_filter.photometry.usable import by_reference
-from broker_filter.state.columns import Column, Columns, arrays_of
+from broker_filter.state.columns import Column, Columns, arrays_of, reading
 from broker_filter.types import FloatArray, IntArray, Photometry, StarId, WindowBatch
 from broker_filter.windows.arrays import grown
 from broker_filter.windows.epochs import TICKS_PER_DAY, Epochs
@@ -363,10 +362,8 @@ class WindowStore:
         StateError
             If columns are missing or contradict each other.
         """
-        try:
+        with reading("windows"):
             self._restore(arrays_of(columns))
-        except (LookupError, ValueError, TypeError) as error:
-            raise StateError(f"the windows of the snapshot cannot be used: {error!r}") from error
 
     def _restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
         self._stars.restore(columns)
