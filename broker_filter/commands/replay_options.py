@@ -6,9 +6,8 @@ import argparse
 import math
 from pathlib import Path
 
+from broker_filter.commands.lightcurve_options import add_lightcurve_options
 from broker_filter.commands.options import add_client_config
-from broker_filter.photometry.magnitudes import AB_ZERO_POINT
-from broker_filter.photometry.times import TIME_SYSTEMS
 
 __all__ = ["add_arguments"]
 
@@ -54,16 +53,7 @@ def _add_sources(group: argparse._ArgumentGroup) -> None:
     star.add_argument(
         "--star-from-folder", action="store_true", help="star id = name of the folder"
     )
-    group.add_argument("--band", help="band of all files (default: as in the file, or its name)")
-    group.add_argument("--survey", default="archive", help="of light curves; default: %(default)s")
-    group.add_argument("--time-system", choices=TIME_SYSTEMS, help="default: recognised")
-    group.add_argument(
-        "--zero-point",
-        type=float,
-        default=AB_ZERO_POINT,
-        metavar="MAG",
-        help="magnitude of 1 nJy (default: %(default)s, AB)",
-    )
+    add_lightcurve_options(group)
     group.add_argument(
         "--quantity",
         choices=("mag", "flux", "delta-flux"),

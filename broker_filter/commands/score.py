@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from broker_filter.commands.lightcurve_options import add_lightcurve_options
 from broker_filter.observe.text import json_line, printable
-from broker_filter.photometry.magnitudes import AB_ZERO_POINT
 from broker_filter.photometry.times import TIME_SYSTEMS
 
 if TYPE_CHECKING:
@@ -44,16 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--star", help="star id of all files (default: as in the file, or its name)"
     )
-    parser.add_argument("--band", help="band of all files (default: as in the file, or its name)")
-    parser.add_argument("--survey", default="archive", help="default: %(default)s")
-    parser.add_argument("--time-system", choices=TIME_SYSTEMS, help="default: recognised")
-    parser.add_argument(
-        "--zero-point",
-        type=float,
-        default=AB_ZERO_POINT,
-        metavar="MAG",
-        help="magnitude of 1 nJy (default: %(default)s, AB)",
-    )
+    add_lightcurve_options(parser)
     parser.add_argument(
         "--baseline",
         choices=("history", "median"),

@@ -7,6 +7,7 @@ for bit, whatever the other rows and the width of the padding.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +19,7 @@ __all__ = [
     "NORMAL_QUARTILE",
     "RESIDUAL_BINS",
     "combine",
+    "median_level",
     "quiet_level",
     "reduced_chi2",
     "residual_bin",
@@ -38,6 +40,28 @@ CLIPPED_MEAN_VARIANCE: Final = 1.111
 _EDGES: Final = np.geomspace(0.4, 4.5, 15)
 Real = NDArray[np.floating[Any]]
 RESIDUAL_BINS: Final = len(_EDGES) + 1
+
+
+def median_level(flux: FloatArray, flux_err: FloatArray) -> tuple[float, float]:
+    """Median of a light curve, and its error for Gaussian scatter (by the MAD).
+
+    Parameters
+    ----------
+    flux, flux_err : ndarray, shape (n,), float64
+        The scatter is taken for no less than the median error. NaN does not count.
+
+    Returns
+    -------
+    level, error : float
+        NaN where no flux is finite.
+    """
+    known = flux[np.isfinite(flux)]
+    if not len(known):
+        return math.nan, math.nan
+    level = float(np.median(known))
+    scatter = 1.4826 * float(np.median(np.abs(known - level)))
+    spread = max(scatter, float(np.nanmedian(flux_err)))
+    return level, spread * math.sqrt(math.pi / 2 / len(known))
 
 
 def weighted_mean(

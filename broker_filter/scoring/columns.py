@@ -5,7 +5,6 @@ Objects of astropy, lightkurve and pandas are known by what they can do; none is
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
@@ -14,7 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from broker_filter.errors import SchemaError
 from broker_filter.photometry.magnitudes import flux_error, flux_of
+from broker_filter.photometry.statistics import median_level
 from broker_filter.photometry.times import MJD_ZERO, TIME_SYSTEMS, to_mjd_tai
+from broker_filter.replay.lightcurves.layout import STAR_MAGNITUDES
+from broker_filter.replay.lightcurves.names import Role, role_of, snake
 from broker_filter.types import FloatArray, Photometry, StarId
 
 __all__ = ["Baseline", "photometry_of"]
@@ -22,11 +24,7 @@ __all__ = ["Baseline", "photometry_of"]
 Baseline = float | tuple[float, float] | Literal["median"] | None
 """Flux of the quiet star, alone or with its 1-sigma error; the median; or None: not given."""
 
-STAR_MAGNITUDES: Final = (5.0, 35.0)
 DAYS_1970: Final = 40587.0
-BANDS: Final = ("band", "filter", "passband")
-SOURCES: Final = ("source", "site", "telescope", "camera")
-STARS: Final = ("star", "star_id", "object_id", "id")
 
 
 def photometry_of(
@@ -53,8 +51,8 @@ def photometry_of(
     if flux is None:
         table = time
         time, flux, error = _columns_of(table)
-        band = _named(table, BANDS) if band is None else band
-        source = _named(table, SOURCES) if source is None else source
+        band = _labels(table, "band") if band is None else band
+        source = _labels(table, "source") if source is None else source
     mjd = _mjd_tai(time, time_system)
     value, sigma = _values(flux, error, zero_point)
     n = len(mjd)
@@ -89,7 +87,7 @@ def _columns_of(table: Any) -> tuple[Any, Any, Any]:  # noqa: ANN401  any kind o
             f"{found}: needed are time, flux and error, or a table with columns time, flux and"
             " flux_err"
         )
-    stars = _named(table, STARS)
+    stars = _labels(table, "star") or _labels(table, "id")
     if stars is not None and len(set(stars)) > 1:
         raise SchemaError(f"the table holds {len(set(stars))} stars: use score_table")
     return table[time], table["flux"], table[error]
@@ -99,10 +97,9 @@ def _columns(table: Any) -> list[str]:  # noqa: ANN401  any kind of table
     return [str(name) for name in getattr(table, "colnames", getattr(table, "columns", ()))]
 
 
-def _named(table: Any, names: Sequence[str]) -> list[str] | None:  # noqa: ANN401
-    """Texts of the first of these columns that the table has."""
-    known = {name.lower(): name for name in _columns(table)}
-    found = next((known[name] for name in names if name in known), None)
+def _labels(table: Any, role: Role) -> list[str] | None:  # noqa: ANN401  any kind of table
+    """Texts of the first column whose name says that it holds this; None where there is none."""
+    found = next((name for name in _columns(table) if role_of(snake(name)) == role), None)
     return None if found is None else [str(value) for value in table[found]]
 
 
@@ -186,11 +183,7 @@ def _level(
     if baseline is None:
         return np.nan, np.nan
     if baseline == "median":
-        known = value[np.isfinite(value)]
-        level = float(np.median(known)) if len(known) else np.nan
-        scatter = 1.4826 * float(np.median(np.abs(known - level))) if len(known) else np.nan
-        spread = max(scatter, float(np.nanmedian(sigma)))
-        return level, spread * math.sqrt(math.pi / 2 / max(len(known), 1))
+        return median_level(value, sigma)
     level, level_error = baseline if isinstance(baseline, tuple) else (float(baseline), np.nan)
     if zero_point is not None:
         flux = flux_of(np.array([level]), zero_point)

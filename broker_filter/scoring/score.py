@@ -40,8 +40,8 @@ def score(
     time : array, shape (n,), days
         In ``time_system``; or astropy's Time, or calendar dates (UTC). Or a table (astropy,
         lightkurve, pandas) with the columns time, flux and flux_err, of one star; its columns
-        band (or filter) and source (or site, telescope, camera) count where those below are left
-        out, and other columns are not read.
+        band (or filter) and source (or site, telescope, camera), by the names that `replay` knows,
+        count where those below are left out, and other columns are not read.
     flux, error : array, shape (n,)
         Flux and its 1-sigma error, in nJy or with astropy's units; in another unit K is the same,
         as it depends on the ratio to the baseline, and magnitudes are off by a constant. With

@@ -24,7 +24,7 @@ from broker_filter.replay.lightcurves.names import (
 from broker_filter.replay.lightcurves.table import TextTable
 from broker_filter.replay.lightcurves.timesystem import names_frame, names_time
 
-__all__ = ["FORMATS", "UNMEASURED", "Layout", "find_layout"]
+__all__ = ["FORMATS", "STAR_MAGNITUDES", "UNMEASURED", "Layout", "find_layout"]
 
 FORMATS: Final = "HJD mag err, KMTNet pySIS, an IPAC table, or a header with time and mag or flux"
 UNMEASURED: Final = 90.0

@@ -19,6 +19,7 @@ import numpy as np
 
 from broker_filter.decode.native import encode_photometry
 from broker_filter.errors import ConfigError, SchemaError
+from broker_filter.photometry.statistics import median_level
 from broker_filter.replay.hidden import is_hidden
 from broker_filter.replay.lightcurves.copies import without_copies
 from broker_filter.replay.lightcurves.file import LightCurve, read_lightcurve
@@ -244,10 +245,8 @@ def _read_member(
 
 def with_median(part: Photometry) -> Photometry:
     """Give the reference flux: median, and its error for Gaussian scatter (by the MAD)."""
-    median = float(np.median(part.flux))
+    median, error = median_level(part.flux, part.flux_err)
     if part.kind == "difference" or median <= 0:
         return part
-    scatter = 1.4826 * np.median(np.abs(part.flux - median))
-    error = math.sqrt(math.pi / 2 / len(part)) * max(scatter, float(np.median(part.flux_err)))
     n = len(part)
     return replace(part, ref_flux=np.full(n, median), ref_flux_err=np.full(n, error))
