@@ -17,7 +17,7 @@ from scipy.special import logsumexp
 
 from broker_filter.types import FloatArray
 
-__all__ = ["Marginal", "Peaks", "climb_to", "heights", "sample_marginal"]
+__all__ = ["Marginal", "Peaks", "climb_to", "heights", "log_mean_weight", "sample_marginal"]
 
 LN_2_PI: Final = math.log(2 * math.pi)
 STEPS: Final = 10
@@ -131,10 +131,14 @@ def sample_marginal(log_target: LogTarget, peaks: Peaks, draw: np.random.Generat
         z = np.concatenate([z, new])
         log_p = np.concatenate([log_p, log_target(new) + _log_prior(new)])
     log_weight = log_p - _log_drawn(mixtures, z)
-    total = float(logsumexp(log_weight))
+    return Marginal(*log_mean_weight(log_weight), z[int(log_p.argmax())])
+
+
+def log_mean_weight(log_weight: FloatArray) -> tuple[float, float]:
+    """Natural log of the mean of weights, shape (n,), and its standard error."""
+    n, total = len(log_weight), float(logsumexp(log_weight))
     effective = math.exp(2 * total - float(logsumexp(2 * log_weight)))
-    error = math.sqrt(max(1 / effective - 1 / len(z), 0.0))
-    return Marginal(total - math.log(len(z)), error, z[int(log_p.argmax())])
+    return total - math.log(n), math.sqrt(max(1 / effective - 1 / n, 0.0))
 
 
 def _log_drawn(mixtures: Sequence[_Mixture], z: FloatArray) -> FloatArray:

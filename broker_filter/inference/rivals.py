@@ -16,7 +16,6 @@ from typing import Final
 
 import numpy as np
 import torch
-from scipy.special import logsumexp
 
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.likelihood import Likelihood
@@ -30,7 +29,12 @@ from broker_filter.inference.rival_grids import (
     smooth,
 )
 from broker_filter.inference.rival_noise import NoisePrior, SourceNoise
-from broker_filter.inference.rival_sampler import climb_to, heights, sample_marginal
+from broker_filter.inference.rival_sampler import (
+    climb_to,
+    heights,
+    log_mean_weight,
+    sample_marginal,
+)
 from broker_filter.inference.rival_shapes import CURVED, CurvedShape, Span
 from broker_filter.inference.rival_starts import starts_of
 from broker_filter.inference.robust import source_lights
@@ -126,13 +130,11 @@ def lens_marginal(
     parts = _by_source(noises, excess)
     log_p = sum(log_marginal(noise, part, share) for noise, part in zip(noises, parts, strict=True))
     log_weight = np.asarray(log_p + lenses.log_ratio[rows])
-    total = float(logsumexp(log_weight))
-    effective = math.exp(2 * total - float(logsumexp(2 * log_weight)))
-    error = math.sqrt(max(1 / effective - 1 / len(rows), 0.0))
+    log_mean, error = log_mean_weight(log_weight)
     row = int(np.argmax(log_p))
     best = [source_best(n, part[:, row], share) for n, part in zip(noises, parts, strict=True)]
     return LensFound(
-        Found(total - math.log(len(rows)), error, {}, *joined(best)),
+        Found(log_mean, error, {}, *joined(best)),
         theta[row],
         np.array([one.amplitude[0] for one in best]),
         np.array([one.offset for one in best]),

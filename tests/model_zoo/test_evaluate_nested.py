@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.network import Network
 from model_zoo.evaluate.draw.fits import draw_nested
-from model_zoo.evaluate.measure import nested
+from model_zoo.evaluate.measure import fits
 from model_zoo.evaluate.measure.certified import star_of
 from model_zoo.evaluate.measure.chains import measure_chains, run_lens_chain
 from model_zoo.evaluate.measure.fits import of_all_kinds
@@ -67,7 +67,7 @@ def network() -> Network:
 def test_a_fit_agrees_with_nested_sampling(
     network: Network, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(nested, "of_all_kinds", lambda *_: faint_event())
+    monkeypatch.setattr(fits, "of_all_kinds", lambda *_: faint_event())
     measured = measure_nested(network, CONFIG, SIMULATOR, 1, live=50, quiet=True)
     assert json.loads(json.dumps(measured)) == measured
     assert measured["n"] == measured["within_3"] == 1

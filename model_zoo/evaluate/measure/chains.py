@@ -19,15 +19,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from broker_filter.inference.flow_sampler import FlowSampler
 from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.network import Network
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.types import Fit
-from model_zoo.evaluate.measure.certified import FLOW_SAMPLES, star_of
-from model_zoo.evaluate.measure.fits import Problem, fitter_of, of_all_kinds
+from model_zoo.evaluate.measure.fits import Problem, fits_of_all_kinds
 from model_zoo.evaluate.measure.speed import BURN_IN, RETAINED, WALKERS
-from model_zoo.evaluate.sets import SEEDS, progress, score_curves
+from model_zoo.evaluate.sets import SEEDS
 from model_zoo.simulate.curves import Simulator
 
 __all__ = ["measure_chains", "run_lens_chain"]
@@ -70,23 +68,15 @@ def measure_chains(
         out; ``lost_walkers``, their share; ``events``, a row each.
     """
     problem = Problem.of(entry_config)
-    events, index = of_all_kinds(simulator, n)
-    summary = score_curves(network.eval(), events, "network", quiet=quiet).summary
-    sampler, fit = FlowSampler(network.estimator), fitter_of(problem)
     steps, rows = burn_in + math.ceil(retained / WALKERS), []
-    for i, _ in enumerate(progress(len(events), "emcee", quiet=quiet, batch=1)):
-        seed = SEEDS["chains"] + i
-        began = time.process_time()
-        starts = sampler(summary[i : i + 1], FLOW_SAMPLES, [seed])[0][0]
-        found = fit(events, i, starts)
-        seconds = time.process_time() - began
-        if not isinstance(found, Fit):
-            continue
-        star = star_of(events.x[i], float(events.baseline_error[i]), problem.days)
-        likelihood = Likelihood(star, 0.0, problem.prior)
-        chain, chain_seconds = run_lens_chain(likelihood, problem.prior, steps, seed=seed)
-        row = _against(found, seconds, _health(chain, burn_in), chain_seconds / steps, burn_in)
-        rows.append({"event": int(index[i]), "snr": round(float(events.snr[i]), 2)} | row)
+    fitted = fits_of_all_kinds(
+        network, problem, simulator, n, seed=SEEDS["chains"], title="emcee", quiet=quiet
+    )
+    for one in fitted:
+        chain, passed = run_lens_chain(one.likelihood, problem.prior, steps, seed=one.seed)
+        seconds = one.flow_seconds + one.fit_seconds
+        row = _against(one.fit, seconds, _health(chain, burn_in), passed / steps, burn_in)
+        rows.append(one.about | row)
     return _summary(rows, burn_in, retained)
 
 

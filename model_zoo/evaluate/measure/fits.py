@@ -8,7 +8,7 @@ let pass are left out, so that both posteriors are of the same event class.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from broker_filter.inference.fit import ENOUGH_SAMPLES, Fitter
 from broker_filter.inference.flow_sampler import FlowSampler
+from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.network import Network
 from broker_filter.inference.network_input import split_padding
 from broker_filter.inference.prior import BoxPrior
@@ -33,8 +34,9 @@ from model_zoo.simulate.prior import Gate
 
 __all__ = [
     "SNR_EDGES",
+    "FittedEvent",
     "Problem",
-    "fitter_of",
+    "fits_of_all_kinds",
     "measure_fits",
     "of_all_kinds",
     "of_the_gate",
@@ -192,6 +194,57 @@ def of_all_kinds(simulator: Simulator, n: int) -> tuple[Curves, NDArray[np.int64
     seen = order[pool.snr.numpy()[order] >= FAINTEST]
     index = seen[np.linspace(0, len(seen) - 1, min(n, len(seen))).round().astype(int)]
     return pool[torch.from_numpy(index)], index
+
+
+@dataclass(frozen=True, slots=True)
+class FittedEvent:
+    """One event of `of_all_kinds`, its fit, and the likelihood that another method may take.
+
+    Parameters
+    ----------
+    about : dict
+        ``event``, its place in the frozen set, and ``snr``, as rows of results have them.
+    likelihood : Likelihood
+    fit : Fit
+    flow_seconds, fit_seconds : float
+        CPU seconds of the samples that the fit starts from, and of the fit.
+    seed : int
+    """
+
+    about: dict[str, Any]
+    likelihood: Likelihood
+    fit: Fit
+    flow_seconds: float
+    fit_seconds: float
+    seed: int
+
+
+def fits_of_all_kinds(
+    network: Network,
+    problem: Problem,
+    simulator: Simulator,
+    n: int,
+    *,
+    seed: int,
+    title: str,
+    quiet: bool,
+) -> Iterator[FittedEvent]:
+    """Fit ``n`` events by `of_all_kinds`, with seeds from ``seed`` on; some have no fit."""
+    events, index = of_all_kinds(simulator, n)
+    summary = score_curves(network.eval(), events, "network", quiet=quiet).summary
+    sampler, fit = FlowSampler(network.estimator), fitter_of(problem)
+    for i, _ in enumerate(progress(len(events), title, quiet=quiet, batch=1)):
+        began = time.process_time()
+        starts = sampler(summary[i : i + 1], FLOW_SAMPLES, [seed + i])[0][0]
+        between = time.process_time()
+        found = fit(events, i, starts)
+        ended = time.process_time()
+        if not isinstance(found, Fit):
+            continue
+        star = star_of(events.x[i], float(events.baseline_error[i]), problem.days)
+        about = {"event": int(index[i]), "snr": round(float(events.snr[i]), 2)}
+        likelihood = Likelihood(star, 0.0, problem.prior)
+        yield FittedEvent(about, likelihood, found, between - began, ended - between, seed + i)
 
 
 def of_the_gate(

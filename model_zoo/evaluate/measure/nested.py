@@ -20,13 +20,11 @@ from dynesty.utils import LogLikelihood, LoglOutput
 from numpy.typing import NDArray
 
 from broker_filter.inference.evidence import LN_10
-from broker_filter.inference.flow_sampler import FlowSampler
 from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.network import Network
 from broker_filter.types import PARAMETERS, Fit
-from model_zoo.evaluate.measure.certified import FLOW_SAMPLES, star_of
-from model_zoo.evaluate.measure.fits import Problem, fitter_of, of_all_kinds
-from model_zoo.evaluate.sets import SEEDS, progress, score_curves
+from model_zoo.evaluate.measure.fits import Problem, fits_of_all_kinds
+from model_zoo.evaluate.sets import SEEDS
 from model_zoo.simulate.curves import Simulator
 
 __all__ = ["Walkers", "measure_nested", "nested_sampling"]
@@ -189,23 +187,13 @@ def measure_nested(
         each.
     """
     problem = Problem.of(entry_config)
-    events, index = of_all_kinds(simulator, n)
-    summary = score_curves(network.eval(), events, "network", quiet=quiet).summary
-    sampler, fit = FlowSampler(network.estimator), fitter_of(problem)
     rows = []
-    for i, _ in enumerate(progress(len(events), "nested sampling", quiet=quiet, batch=1)):
-        starts = sampler(summary[i : i + 1], FLOW_SAMPLES, [SEEDS["nested"] + i])[0][0]
-        began = time.process_time()
-        found = fit(events, i, starts)
-        seconds = time.process_time() - began
-        if not isinstance(found, Fit):
-            continue
-        likelihood = Likelihood(
-            star_of(events.x[i], float(events.baseline_error[i]), problem.days), 0.0, problem.prior
-        )
-        row = _compared(found, likelihood, problem, live, seed=SEEDS["nested"] + i)
-        about = {"event": int(index[i]), "snr": round(float(events.snr[i]), 2)}
-        rows.append(about | row | {"fit_seconds": round(seconds, 3)})
+    fitted = fits_of_all_kinds(
+        network, problem, simulator, n, seed=SEEDS["nested"], title="nested sampling", quiet=quiet
+    )
+    for one in fitted:
+        row = _compared(one.fit, one.likelihood, problem, live, seed=one.seed)
+        rows.append(one.about | row | {"fit_seconds": round(one.fit_seconds, 3)})
     return {"live_points": live, **_summary(rows)}
 
 
