@@ -2,8 +2,8 @@
 
 The window of one (star, band) is evaluated again and again. An event opens when K passes the
 threshold and then gives an alert rarely: when K has grown much, when its peak has passed, day by
-day while it is magnified, when it has become twice as old (its posterior is another by then), and
-when it ends::
+day while it is magnified, when it has become twice as old, when its parameters have moved, and when
+it ends::
 
       no event ── new ──▶ open ◀─┐
         ▲                 │ │ └──┴─ update
@@ -15,7 +15,9 @@ when it ends::
     new         log10 K >= threshold
     update      of an open event, where log10 K >= that of the last alert + 1, and 1.5 times it; or
                 log10 K >= threshold and the event twice as old as at the last alert (after 0.25,
-                0.5, 1, 2, 4, 8 days), its peak passed since, or a day since within tE of its peak.
+                0.5, 1, 2, 4, 8 days), its peak passed since, a day since within tE of its peak, or
+                a median of the network's posterior more than one sigma of then from what it was
+                then (once half of the most updates are sent, such a move gives none any more).
                 And of an ended event, where log10 K >= threshold within a window's length T of its
                 end: an event that falls and returns is the same event. At most so many of all
                 kinds (`Rule.max_updates`)
@@ -39,7 +41,7 @@ evaluations give the same alerts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -47,6 +49,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker_filter.alerts.alert import CertifiedK
+from broker_filter.alerts.estimate import (
+    Estimate,
+    estimates_from_columns,
+    estimates_to_columns,
+)
 from broker_filter.alerts.threshold import Rule
 from broker_filter.errors import ModelError
 from broker_filter.state.columns import (
@@ -129,6 +136,8 @@ class EventState:
     best_log10_k, best_certified : float, CertifiedK or None
         The network's K and the certified one of the alert whose network's K is the highest; NaN and
         None until set by `published`.
+    estimate : Estimate or None
+        Of the network, at the last new or update alert.
     """
 
     opened_mjd: float
@@ -142,6 +151,7 @@ class EventState:
     updates: int = 0
     best_log10_k: float = math.nan
     best_certified: CertifiedK | None = None
+    estimate: Estimate | None = None
 
 
 def decide(
@@ -153,6 +163,7 @@ def decide(
     *,
     window_days: float,
     model_id: str,
+    estimate: Callable[[], Estimate] | None = None,
 ) -> tuple[EventState | None, AlertState | None]:
     """Take one evaluation into account.
 
@@ -169,6 +180,8 @@ def decide(
         Length of the window.
     model_id : str
         Model that gave ``log10_k``.
+    estimate : callable, optional
+        Gives the network's estimate of this window, where it matters.
 
     Returns
     -------
@@ -195,6 +208,8 @@ def decide(
         alert = "update" if rule.opens(log10_k) else None
     else:
         alert = _next_alert(state, log10_k, mjd_last, window_start, rule, window_days)
+        if alert is None and rule.opens(log10_k) and state.updates < rule.max_updates // 2:
+            alert = "update" if _has_moved(state, estimate) else None
     if alert == "update" and state.updates >= rule.max_updates:
         alert = None
     if alert is not None:
@@ -239,6 +254,13 @@ def _is_news(state: EventState, mjd_last: float) -> bool:
     return older or peak_passed or (magnified and mjd_last - state.alerted_mjd >= MAGNIFIED_DAYS)
 
 
+def _has_moved(state: EventState, estimate: Callable[[], Estimate] | None) -> bool:
+    """Whether the event's parameters are no longer what the last alert said."""
+    if estimate is None or state.estimate is None:
+        return False
+    return estimate().is_far_from(state.estimate)
+
+
 def _alerted(
     state: EventState, alert: AlertState, log10_k: float, mjd_last: float, window_start: float
 ) -> EventState:
@@ -261,6 +283,7 @@ def published(
     tE: float,
     log10_k: float,
     certified: CertifiedK | None,
+    estimate: Estimate | None = None,
 ) -> EventState:
     """Note what the alert just made holds.
 
@@ -272,6 +295,8 @@ def published(
         Medians of the alert's posterior.
     log10_k, certified : float, CertifiedK or None
         Its evidence: of the network, and certified.
+    estimate : Estimate, optional
+        Of the network.
 
     Returns
     -------
@@ -280,7 +305,7 @@ def published(
     """
     if state.closed:
         return state
-    state = replace(state, t0=t0, tE=tE)
+    state = replace(state, t0=t0, tE=tE, estimate=estimate)
     if log10_k < state.best_log10_k:
         return state
     return replace(state, best_log10_k=log10_k, best_certified=certified)
@@ -323,6 +348,7 @@ def events_to_columns(events: Mapping[EventKey, EventState]) -> dict[str, Column
         "closed": np.array([state.closed for state in states], np.bool_),
         **numbers,
         **certified,
+        **estimates_to_columns([state.estimate for state in states]),
     }
 
 
@@ -376,8 +402,9 @@ def _states(arrays: Mapping[str, NDArray[Any]], n: int) -> Iterator[EventState]:
         *(column(f"best_certified_{name}", math.nan) for name in _CERTIFIED), strict=True
     )
     rest = zip(unpacked("opened_by", arrays), arrays["closed"].tolist(), strict=True)
-    rows = zip(numbers, later, certified, rest, strict=True)
-    for basic, (tE, updates, best_log10_k), best, (opened_by, closed) in rows:
+    estimates = estimates_from_columns(arrays, n)
+    rows = zip(numbers, later, certified, estimates, rest, strict=True)
+    for basic, (tE, updates, best_log10_k), best, estimate, (opened_by, closed) in rows:
         yield EventState(
             **dict(zip(_NUMBERS, basic, strict=True)),
             opened_by=opened_by,
@@ -386,6 +413,7 @@ def _states(arrays: Mapping[str, NDArray[Any]], n: int) -> Iterator[EventState]:
             updates=int(updates),
             best_log10_k=best_log10_k,
             best_certified=_certified(best),
+            estimate=estimate,
         )
 
 

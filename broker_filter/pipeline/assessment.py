@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.build import (
@@ -23,6 +25,7 @@ from broker_filter.alerts.build import (
     build_alert,
 )
 from broker_filter.alerts.curves import Magnification
+from broker_filter.alerts.estimate import Estimate
 from broker_filter.alerts.lifecycle import (
     EventState,
     decide,
@@ -52,6 +55,9 @@ from broker_filter.types import (
 )
 
 __all__ = ["Assessment", "Outputs"]
+
+Samples = NDArray[np.float32]
+"""Of the network's posterior, shape (S, 5), columns `PARAMETERS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +232,8 @@ class Assessment:
                 return None
             certified = Certified()
         memory, key = window.memory, window.key
-        event, kind = self._moved_on(window, certified)
+        drawn = cache(lambda: self._drawn(window))
+        event, kind = self._moved_on(window, certified, drawn)
         if event is None or kind == "new":
             memory.epochs.pop(key, None)
         if event is None:
@@ -235,14 +242,15 @@ class Assessment:
         self._remember(window, others)
         alert = None
         if kind is not None:
-            alert = self._alert(window, others, certified, event, kind, times)
-            t_einstein = alert.interval("tE").median
-            event = published(event, alert.t0_mjd_tai, t_einstein, alert.log10_k, alert.certified)
+            alert = self._alert(window, others, certified, event, kind, times, drawn())
+            estimate = Estimate.of(drawn(), window.start)
+            t0, t_einstein = alert.t0_mjd_tai, alert.interval("tE").median
+            event = published(event, t0, t_einstein, alert.log10_k, alert.certified, estimate)
         memory.events[key] = event
         return alert
 
     def _moved_on(
-        self, window: Candidate, certified: Certified
+        self, window: Candidate, certified: Certified, drawn: Callable[[], Samples]
     ) -> tuple[EventState | None, AlertState | None]:
         """The event after this window, and the kind of alert that is due."""
         log10_k = window.log10_k
@@ -256,6 +264,7 @@ class Assessment:
             self._rule,
             window_days=self._provenance.window_days,
             model_id=self._provenance_of(window).model_id,
+            estimate=lambda: Estimate.of(drawn(), window.start),
         )
 
     def _provenance_of(self, window: Candidate) -> Provenance:
@@ -276,6 +285,7 @@ class Assessment:
         event: EventState,
         kind: AlertState,
         times: ProcessingTimes,
+        drawn: Samples,
     ) -> Alert:
         certified = self._certifier.with_fit(window, certified)
         fit = self._certifier.fit_of_event(window, certified, ended=kind == "final")
@@ -294,7 +304,8 @@ class Assessment:
             noise=certified.noise,
             log10_k_lookalikes=self._scorer.log10_k_lookalikes(window.scored, window.row),
         )
-        return self._build(window, found, times)
+        common = replace(self._common, provenance=self._provenance_of(window))
+        return build_alert(window.batch, window.row, found, drawn, times, common)
 
     def _judged(
         self, window: Candidate, event: EventState, fit: Fit | NotFitted | None
@@ -313,14 +324,11 @@ class Assessment:
             memory.count(key, opened)
         return judged
 
-    def _build(self, window: Candidate, found: Evaluation, times: ProcessingTimes) -> Alert:
+    def _drawn(self, window: Candidate) -> Samples:
         began = time.perf_counter()
         samples, seed = self._options.samples, window.seed(self._options.seed)
         drawn = self._scorer.posterior(window.scored, window.row, samples, seed)
         usable = np.isfinite(drawn).all(axis=1).mean()
         self._metrics.observe("posterior_support_fraction", usable)
-        common = replace(self._common, provenance=self._provenance_of(window))
-        alert = build_alert(window.batch, window.row, found, drawn, times, common)
-        passed = time.perf_counter() - began
-        self._metrics.observe("inference_seconds", passed, stage="posterior")
-        return alert
+        self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="posterior")
+        return drawn

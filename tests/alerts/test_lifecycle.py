@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from broker_filter.alerts.alert import CertifiedK
 from broker_filter.alerts.build import alert_id, event_id
+from broker_filter.alerts.estimate import Estimate
 from broker_filter.alerts.lifecycle import (
     EventState,
     decide,
@@ -190,6 +191,39 @@ def test_each_day_near_the_peak_is_news_and_far_from_it_is_none() -> None:
     assert far == [100, 100.5, 101, 102, 104, 108]
 
 
+def moving(t0s: list[float], rule: Rule = RULE) -> list[float]:
+    """Epochs of the alerts of looks an hour apart, all of one K, whose median of t0 moves so."""
+    state: EventState | None = None
+    found = []
+    for number, t0 in enumerate(t0s):
+        mjd = 100 + number / 24
+        here = Estimate((t0, 0.3, 5.0, 0.01, 0.8), (0.5, 0.1, 1.0, 0.01, 0.1))
+        state, alert = decide(
+            state,
+            9.0,
+            mjd,
+            85,
+            rule,
+            window_days=WINDOW,
+            model_id=MODEL,
+            estimate=lambda here=here: here,
+        )
+        if alert is not None:
+            assert state is not None
+            state = published(state, 150.0, 0.1, 9.0, None, here)
+            found.append(number)
+    return found
+
+
+def test_a_median_that_moves_by_more_than_a_sigma_since_the_last_alert_is_news() -> None:
+    assert moving([150.0, 150.4, 150.49, 150.51, 150.9, 151.02]) == [0, 3, 5]
+
+
+def test_moves_give_no_more_than_half_of_the_updates() -> None:
+    # The last is of an event that has become old enough, a quarter of a day.
+    assert moving([150.0 + i for i in range(7)], Rule(3.0, max_updates=6)) == [0, 1, 2, 3, 6]
+
+
 def test_updates_are_bounded_and_the_end_comes_all_the_same() -> None:
     looks: list[Look] = [(100.0 + day, 10.0 * 2**day) for day in range(12)] + [
         (112, 1.0),
@@ -308,6 +342,7 @@ states = st.builds(
     best_log10_k=st.floats(),
     best_certified=st.none()
     | st.builds(CertifiedK, st.floats(), st.floats(), st.floats(), st.integers(1, 1000)),
+    estimate=st.none() | st.builds(Estimate, *2 * [st.tuples(*5 * [st.floats(0, 1e5)])]),
 )
 keys = st.tuples(st.text("abζ"), st.one_of(st.integers(0, 2**63 - 1), st.text("ab7")), st.text("r"))
 
@@ -319,12 +354,13 @@ def test_event_states_come_back_from_columns(events: dict[Any, EventState]) -> N
 
 def test_a_snapshot_of_an_older_version_is_read() -> None:
     event = EventState(100, MODEL, 101, 4.5, 102, t0=100.5, tE=3.0, updates=2, best_log10_k=7.0)
-    later = ("tE", "updates", "best_")
+    later = ("tE", "updates", "best_", "estimate_")
     columns = events_to_columns({KEY: event})
     old = {name: column for name, column in columns.items() if not name.startswith(later)}
-    assert len(old) == len(columns) - 7
+    assert len(old) == len(columns) - 9
     (found,) = events_from_columns(old).values()
     assert (found.opened_mjd, found.t0, found.updates) == (100, 100.5, 0)
     assert found.best_certified is None
+    assert found.estimate is None
     assert math.isnan(found.tE)
     assert math.isnan(found.best_log10_k)

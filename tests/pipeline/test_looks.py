@@ -15,6 +15,7 @@ from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.assessment import Assessment
 from broker_filter.pipeline.batcher import Origin, Work
 from broker_filter.pipeline.options import AssessmentOptions
+from broker_filter.state.partition import PartitionState
 from broker_filter.types import Fit, SourceFit, StarEpochs, WindowBatch
 
 START = 60_000.0
@@ -27,6 +28,7 @@ class Script:
     network: float = 0.0
     certified: float = 0.0
     fits: list[float] = field(default_factory=list)
+    t0: float = 9.0  # days after the window's start
 
     def score(self, batch: WindowBatch) -> Scored:
         return Scored(np.full(len(batch), self.network), batch.t_start)  # type: ignore[arg-type]
@@ -34,7 +36,7 @@ class Script:
     def posterior(self, *window: Any) -> Any:
         """``window`` is scored, row, samples and seed."""
         noise = np.random.default_rng(window[3]).normal(0, 0.01, (window[2], 5))
-        return (np.array([9.0, 0.3, 0.0, -1.0, 0.8]) + noise).astype(np.float32)
+        return (np.array([self.t0, 0.3, 0.0, -1.0, 0.8]) + noise).astype(np.float32)
 
     def log10_k_lookalikes(self, *_: Any) -> None:
         """There is no second head."""
@@ -149,3 +151,15 @@ def test_an_alert_has_k_and_samples_of_one_run() -> None:
         assert alert.posterior_from == "fit"
         assert alert.certified is not None
         assert (alert.certified.log10_k, alert.certified.look) == (9.5, look)
+
+
+def test_a_median_that_moves_gives_an_update_from_memory_and_from_a_snapshot() -> None:
+    star = Star(Rule(3.0))
+    assert [alert.state for alert in star.look(9.0, 9.0)] == ["new"]
+    assert star.look(9.0, 9.0) == []
+    star.script.t0 += 0.02  # its sigma is 0.01 d
+    assert [alert.state for alert in star.look(9.0, 9.0)] == ["update"]
+    columns = star.assessment.state(("", 0))
+    star.assessment.restore(("", 0), PartitionState(("", 0), {}, 20.0, "script-0.0.1", columns))
+    star.script.t0 += 0.02
+    assert [alert.state for alert in star.look(9.0, 9.0)] == ["update"]
