@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker_filter.alerts.alert import Alert
+from broker_filter.alerts.framing import BARE, Framing, unframe
 from broker_filter.alerts.record import from_record, to_record
 from broker_filter.errors import PoisonMessage
 from broker_filter.schemas import (
@@ -60,13 +61,21 @@ def from_avro(value: bytes, version: str | None = None) -> Alert:
 
 
 def from_message(message: Message) -> Alert:
-    """Read an alert from a topic, in the version that its header ``schema`` names.
+    """Read an alert from a topic, however it is framed.
+
+    Its version is that of the container's schema, or that which the header ``schema`` names.
 
     Raises
     ------
     PoisonMessage
-        ``unknown_format`` for a version that is not known here, and what `from_avro` raises.
+        ``unknown_format`` for a version that is not known here, and what `unframe` and `from_avro`
+        raise.
     """
+    record, version = unframe(message.value or b"")
+    return from_avro(record, version or _named_version(message))
+
+
+def _named_version(message: Message) -> str | None:
     schema = dict(message.headers).get(SCHEMA_HEADER, b"").decode(errors="replace")
     version = schema.removeprefix("alert/") or None
     if version not in (None, current_version("alert")) and version not in known_versions("alert"):
@@ -74,11 +83,18 @@ def from_message(message: Message) -> Alert:
         raise PoisonMessage(
             "unknown_format", f"schema {schema[:80]!r} is not known; known: {known}"
         )
-    return from_avro(message.value or b"", version)
+    return version
 
 
-def to_message(alert: Alert, topic: str) -> OutgoingMessage:
+def to_message(alert: Alert, topic: str, framing: Framing = BARE) -> OutgoingMessage:
     """Make a Kafka message, keyed by star, with headers by which subscribers filter undecoded.
+
+    Parameters
+    ----------
+    alert : Alert
+    topic : str
+    framing : Framing
+        What stands around the record.
 
     Raises
     ------
@@ -91,10 +107,12 @@ def to_message(alert: Alert, topic: str) -> OutgoingMessage:
         ("state", alert.state.encode()),
         ("log10K", repr(alert.log10_k).encode()),
         ("modelId", alert.model_id.encode()),
+        *framing.headers,
     )
     if alert.verdict is not None:
         headers += (("verdict", alert.verdict.verdict.encode()),)
-    return OutgoingMessage(topic, str(alert.star_id).encode(), to_avro(alert), headers)
+    value = framing.frame(to_avro(alert))
+    return OutgoingMessage(topic, str(alert.star_id).encode(), value, headers)
 
 
 def to_json_dict(

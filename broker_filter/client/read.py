@@ -10,6 +10,7 @@ from fastavro.read import SchemaResolutionError
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.codec import from_avro
+from broker_filter.alerts.framing import unframe
 from broker_filter.alerts.record import from_record
 from broker_filter.errors import ConfigError, PoisonMessage
 from broker_filter.observe.text import printable
@@ -65,6 +66,7 @@ def _only_record(path: Path) -> dict[str, Any]:
 
 def _from_message(content: bytes) -> Alert:
     """Read a record without its schema: it must fill the bytes exactly in one of the versions."""
+    content, _ = unframe(content)
     newest, *older = reversed(known_versions("alert"))
     try:
         return from_avro(content, newest)

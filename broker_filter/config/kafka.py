@@ -124,6 +124,25 @@ class Kafka(BaseModel):
         description="topics to read; a name that begins with ^ is a regular expression",
     )
     alert_topic: Topic = Field(default=ALERT_TOPIC, description="topic of the alerts")
+    alert_framing: Literal["bare", "container", "confluent"] = Field(
+        default="bare",
+        description="what stands around an alert: nothing, an Avro container with the schema, or"
+        " Confluent's wire format",
+    )
+    alert_schema_id: int | None = Field(
+        default=None,
+        ge=0,
+        lt=1 << 32,
+        description="number of the alert's schema for confluent, where no registry gives it",
+    )
+    alert_schema_registry: str | None = Field(
+        default=None,
+        description="registry in which confluent files the alert's schema, at subject"
+        " <alert_topic>-value; https",
+    )
+    alert_schema_registry_login_file: Path | None = Field(
+        default=None, description="file that holds user:password for that registry"
+    )
     dead_letter_topic: Topic = Field(
         default=DEAD_LETTER_TOPIC, description="topic of the messages that cannot be used"
     )
@@ -223,6 +242,29 @@ class Kafka(BaseModel):
                         f"input_topics {pattern!r} matches {ours!r}, which this program writes:"
                         " what went out would come in again"
                     )
+        return self
+
+    @field_validator("alert_schema_registry")
+    @classmethod
+    def _safe_registry(cls, value: str | None) -> str | None:
+        if value is not None and not SAFE_URL.match(value):
+            raise ValueError("must begin with https://, or name this machine by http://")
+        return value
+
+    @model_validator(mode="after")
+    def _schema_number(self) -> Self:
+        given = [
+            name
+            for name in ("alert_schema_id", "alert_schema_registry")
+            if getattr(self, name) is not None
+        ]
+        if self.alert_framing == "confluent" and len(given) != 1:
+            raise ValueError(
+                "alert_framing confluent needs alert_schema_id or alert_schema_registry, one of"
+                " the two"
+            )
+        if self.alert_framing != "confluent" and given:
+            raise ValueError(f"alert_framing {self.alert_framing} does not use {', '.join(given)}")
         return self
 
     @model_validator(mode="after")

@@ -18,10 +18,17 @@ from typing import Any, Final, TypeAlias
 
 from broker_filter.backoff import Backoff
 from broker_filter.decode.avro.schema import MAX_SCHEMA_BYTES, WriterSchema, load_folder, parse_json
-from broker_filter.decode.http import get
 from broker_filter.errors import ConfigError, SchemaError, TransientError
+from broker_filter.http import get
 
-__all__ = ["Registry", "SchemaLookup", "chained", "filed_schemas", "package_folder"]
+__all__ = [
+    "Registry",
+    "SchemaLookup",
+    "basic_login",
+    "chained",
+    "filed_schemas",
+    "package_folder",
+]
 
 MAX_IDS: Final = 1000
 """Most numbers that are remembered, known or unknown: junk may name any."""
@@ -144,7 +151,7 @@ class Registry:
     ) -> None:
         self._waiting = waiting
         self._url = url.rstrip("/")
-        self._login = None if login_file is None else _basic(login_file)
+        self._login = None if login_file is None else basic_login(login_file)
         self._timeout_s = timeout_s
         self._patience_s, self._sleep, self._clock = patience_s, sleep, clock
         self._known: dict[int, WriterSchema] = {}
@@ -210,9 +217,15 @@ class Registry:
         raise TransientError(f"{url} answers {answer.status} {answer.reason}{_shown(answer.body)}")
 
 
-def _basic(login_file: Path) -> str:
-    """Header for a login; the password is in it, so it is never shown."""
-    problem = f"schema_registry_login_file {login_file}: "
+def basic_login(login_file: Path, setting: str = "schema_registry_login_file") -> str:
+    """Header for a login, of the file that a setting names; it is never shown.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, or does not hold user:password.
+    """
+    problem = f"{setting} {login_file}: "
     try:
         login = login_file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:

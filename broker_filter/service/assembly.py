@@ -48,6 +48,7 @@ from broker_filter.pipeline.intake import Intake
 from broker_filter.pipeline.judge import JudgeOptions
 from broker_filter.pipeline.options import AssessmentOptions
 from broker_filter.schemas import software_version
+from broker_filter.service.alert_schema import make_framing
 from broker_filter.service.entries import open_entry, survey_entries
 from broker_filter.service.loop import REVOKE_SHARE, Service
 from broker_filter.service.restore import UNREACHABLE_S, Restorer, Start, find_start
@@ -224,6 +225,7 @@ def make_service(
         if stop.is_set():
             raise TransientError("the stop came while a schema registry was waited for")
 
+    framing = make_framing(kafka)
     intake = make_intake(settings, entry, metrics, waiting)
     assessment = make_assessment(settings, entry, metrics)
     store = _open_store(settings)
@@ -255,6 +257,7 @@ def make_service(
         TopicIds(kafka),
         key_of(kafka),
         stop,
+        framing,
     )
 
 

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import nullcontext, suppress
 
+from broker_filter.alerts.framing import BARE, Framing
 from broker_filter.config import Settings
 from broker_filter.errors import StateError, TransientError
 from broker_filter.kafka.delivery import Delivery
@@ -85,6 +86,8 @@ class Service:
         Says which partitions share their stars, as ``intake`` does.
     stop : Event, optional
         Set by `stop`, for those that wait within a turn.
+    framing : Framing
+        Of the alerts.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class Service:
         topic_ids_of: IdsOf = lambda _: {},
         key_of: KeyOf = lambda partition: partition,
         stop: threading.Event | None = None,
+        framing: Framing = BARE,
     ) -> None:
         self._settings = settings
         self._intake, self._assessment = intake, assessment
@@ -109,7 +113,7 @@ class Service:
         self._worker = Worker(settings.batch.queue_depth)
         self._topics = TopicWatch(topic_ids_of)
         self._captures = Captures(snapshots, self._topics.id_of)
-        self._outgoing = Outgoing(settings.kafka, delivery, self._reporter)
+        self._outgoing = Outgoing(settings.kafka, delivery, self._reporter, framing)
         self._assignments = Assignments(
             intake, assessment, self._worker, restorer, self._captures, metrics, key_of
         )

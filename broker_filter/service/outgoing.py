@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.codec import to_message
+from broker_filter.alerts.framing import BARE, Framing
 from broker_filter.backoff import Backoff
 from broker_filter.config import Kafka
 from broker_filter.errors import TransientError
@@ -41,10 +42,15 @@ class Outgoing:
         Settings.
     delivery : Delivery
     reporter : Reporter
+    framing : Framing
+        Of the alerts.
     """
 
-    def __init__(self, kafka: Kafka, delivery: Delivery, reporter: Reporter) -> None:
+    def __init__(
+        self, kafka: Kafka, delivery: Delivery, reporter: Reporter, framing: Framing = BARE
+    ) -> None:
         self._kafka, self._delivery, self._reporter = kafka, delivery, reporter
+        self._framing = framing
         self._backoff = Backoff(kafka.delivery_timeout_s)
         self._letters: list[DeadLetter] = []
         self._outbox, self._parcel = Outbox(), _NO_PARCEL
@@ -72,11 +78,11 @@ class Outgoing:
         return receive
 
     def _pack(self, letters: Sequence[DeadLetter], outputs: Outputs) -> None:
-        now, topic = time.time(), self._kafka.dead_letter_topic
+        now, kafka = time.time(), self._kafka
         messages: list[OutgoingMessage] = [
-            encode_dead_letter(letter, now, topic=topic) for letter in letters
+            encode_dead_letter(letter, now, topic=kafka.dead_letter_topic) for letter in letters
         ]
-        messages += [to_message(alert, self._kafka.alert_topic) for alert in outputs.alerts]
+        messages += [to_message(one, kafka.alert_topic, self._framing) for one in outputs.alerts]
         self._outbox.add(messages, outputs.offsets)
         self._alerts += outputs.alerts
 

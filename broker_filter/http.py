@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse
 from socket import socket
 from typing import Any, Final
@@ -26,7 +26,7 @@ from urllib.request import (
 
 from broker_filter.errors import TransientError
 
-__all__ = ["Answer", "get"]
+__all__ = ["Answer", "get", "send"]
 
 MAX_REDIRECTS: Final = 5
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
@@ -34,11 +34,15 @@ _REDIRECTS: Final = (301, 302, 303, 307, 308)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Status, reason and body of an answer; a body that is too long is cut behind its bound."""
+    """Status, reason, body and headers (names in lower case) of an answer.
+
+    A body that is too long is cut behind its bound.
+    """
 
     status: int
     reason: str
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def get(
@@ -71,7 +75,8 @@ def get(
     deadline, address = time.monotonic() + timeout_s, url
     for _ in range(1 + MAX_REDIRECTS):
         try:
-            answer, elsewhere = _get(address, headers, login, deadline, max_bytes)
+            request = Request(address, headers=dict(headers))  # noqa: S310  see _opener
+            answer, elsewhere = _ask(request, login, deadline, max_bytes)
             if elsewhere is None:
                 return answer
             address = urljoin(address, elsewhere)
@@ -83,17 +88,44 @@ def get(
     raise TransientError(f"{url} leads from page to page, {MAX_REDIRECTS} times and more")
 
 
-def _get(
-    url: str, headers: Mapping[str, str], login: str | None, deadline: float, max_bytes: int
+def send(
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    method: str = "POST",
+    login: str | None = None,
+    timeout_s: float,
+    max_bytes: int,
+) -> Answer:
+    """Send a body, and get the answer; parameters and blocking as of `get`.
+
+    A redirect is an answer like any other: what is sent goes to the given server alone.
+
+    Raises
+    ------
+    TransientError
+        As `get`. The server may have taken the body nevertheless, if the answer was lost.
+    """
+    deadline = time.monotonic() + timeout_s
+    request = Request(url, body, dict(headers), method=method)  # noqa: S310  see _opener
+    try:
+        return _ask(request, login, deadline, max_bytes)[0]
+    except (OSError, HTTPException, ValueError) as error:
+        raise _away(url, error) from error
+
+
+def _ask(
+    request: Request, login: str | None, deadline: float, max_bytes: int
 ) -> tuple[Answer, str | None]:
     """An answer, and where it leads to if it is no answer itself."""
-    request = Request(url, headers=dict(headers))  # noqa: S310  see _opener
     if login is not None:
         request.add_header("Authorization", login)
     timeout_s = max(deadline - time.monotonic(), 0.001)
     with _opener(deadline).open(request, timeout=timeout_s) as answer:
         elsewhere = answer.headers["Location"] if answer.status in _REDIRECTS else None
-        return Answer(answer.status, answer.reason, _body(answer, max_bytes)), elsewhere
+        named = {name.lower(): value for name, value in answer.headers.items()}
+        return Answer(answer.status, answer.reason, _body(answer, max_bytes), named), elsewhere
 
 
 def _away(url: str, error: Exception) -> TransientError:
