@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from broker_filter.config import Packets
@@ -68,12 +68,15 @@ class Tracked(Protocol):
         """By band, MJD TAI from which on epochs are wanted; other bands are wanted whole."""
 
 
+@cache
 def _reader_key(name: str) -> bytes:
     return schema_header(name)[1]
 
 
+_SINGLE_STAR: Final = _reader_key("photometry")
+
 READERS: Mapping[bytes, FormatReader] = {
-    _reader_key("photometry"): decode_photometry,
+    _SINGLE_STAR: decode_photometry,
     _reader_key("photometry_block"): decode_block,
 }
 """Our own schemas, as the header names them."""
@@ -161,17 +164,31 @@ class Decoder:
         """
         if not message.value:
             raise PoisonMessage("empty", "the message has no value")
-        for framing in self._framings:
-            if framed := framing(message):
-                return self._ours(*framed)
-        expected = self._topics.get(message.topic, self._default)
-        if expected != "auto":
-            return self._ours(_reader_key(expected), message.value)
+        if framed := self._framed(message):
+            return self._ours(*framed)
         found = self._unframer.unframe(message)
         if isinstance(found, Framed):
             return _together(self._packets(found, tracked))
         survey = _survey("", found)
         return survey.read(select(found, survey.selection), self._options)
+
+    def single_star(self, message: Message) -> bool:
+        """Whether header or topic say that a message is a ``photometry`` one, of a usual length.
+
+        Its record is the whole value. Whether it is one at all, `decode` finds out.
+        """
+        if not message.value or len(message.value) > self._max_bytes:
+            return False
+        framed = self._framed(message)
+        return framed is not None and framed[0] == _SINGLE_STAR and framed[1] is message.value
+
+    def _framed(self, message: Message) -> tuple[bytes, bytes] | None:
+        """Schema and record of a message that is one of ours by its framing or its topic."""
+        for framing in self._framings:
+            if framed := framing(message):
+                return framed
+        expected = self._topics.get(message.topic, self._default)
+        return None if expected == "auto" else (_reader_key(expected), message.value or b"")
 
     def _ours(self, schema: bytes, record: bytes) -> Packet:
         reader = READERS.get(schema)

@@ -8,17 +8,17 @@ halves share it.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
 
 from broker_filter.decode.decoder import Decoder
-from broker_filter.errors import BrokerFilterError, PoisonMessage
 from broker_filter.observe.metrics import Metrics
 from broker_filter.photometry.usable import Limits, accept
 from broker_filter.pipeline.batcher import Batcher, Origin, Work
+from broker_filter.pipeline.reading import MessageReader, Piece
 from broker_filter.state.partition import PartitionState, SnapshotError, damage_of, prefixed
 from broker_filter.types import (
     DeadLetter,
@@ -37,8 +37,6 @@ from broker_filter.windows.waves import concatenate, waves
 __all__ = ["Intake"]
 
 _log = logging.getLogger(__name__)
-_INTERNAL = {"event": "decode_failed", "reason": "internal"}
-_Packet = tuple[Message, Sequence[Photometry]]
 
 
 @dataclass(slots=True)
@@ -97,7 +95,8 @@ class Intake:
         metrics: Metrics,
         key_of: KeyOf = _itself,
     ) -> None:
-        self._decoder, self._limits, self._batcher = decoder, limits, batcher
+        self._reader = MessageReader(decoder, metrics)
+        self._limits, self._batcher = limits, batcher
         self._make_store, self._make_schedule = make_store, make_schedule
         self._metrics, self._key_of = metrics, key_of
         self._kept: dict[StateKey, _Kept] = {}
@@ -113,51 +112,44 @@ class Intake:
             Any monotonic clock, in seconds; it only decides when a batch has waited long enough.
         """
         dead: list[DeadLetter] = []
-        packets: dict[tuple[StateKey, bool], list[_Packet]] = {}
         offsets: dict[Partition, int] = {}
+        groups: dict[tuple[StateKey, bool], list[Message]] = {}
         received_ms = max((message.timestamp_ms for message in messages), default=0)
-        for message in messages:
-            where = (message.topic, message.partition)
+        for where, found in groupby(messages, lambda m: (m.topic, m.partition)):
+            run = list(found)
             key = self._key_of(where)
-            silent = self._pass(self._kept_of(key), where, message)
-            if not silent:
-                offsets[where] = message.next_offset
-            if message.value is None:
-                self._metrics.inc("records_tombstone_total")
-                continue
-            try:
-                packet = self._decoder.decode(message, self._kept[key].store.wanted_from)
-                packets.setdefault((key, silent), []).append((message, packet.photometry))
-                for reason, count in packet.rejected.items():
-                    self._metrics.inc("points_inserted_total", count, outcome=reason)
-            except PoisonMessage as error:
-                if not silent:
-                    dead.append(DeadLetter(message, error.reason, error.detail))
-            except BrokerFilterError:
-                raise
-            except Exception as error:  # noqa: BLE001  ours, but of this message alone
-                _log.exception(
-                    "%s[%d] offset %d cannot be decoded", *where, message.offset, extra=_INTERNAL
-                )
-                if not silent:
-                    dead.append(DeadLetter(message, "internal", f"{type(error).__name__}: {error}"))
+            live_from = self._pass(key, where, run)
+            live = [message for message in run if message.next_offset > live_from]
+            if len(live) < len(run):
+                before = [message for message in run if message.next_offset <= live_from]
+                groups.setdefault((key, True), []).extend(before)
+            if live:
+                groups.setdefault((key, False), []).extend(live)
+                offsets[where] = live[-1].next_offset
+            self._metrics.inc("records_consumed_total", len(run), topic=where[0])
+        pieces = {
+            (key, silent): self._reader.read(
+                group, self._kept[key].store.wanted_from, [] if silent else dead
+            )
+            for (key, silent), group in groups.items()
+        }
         for letter in dead:
             self._metrics.inc("records_dead_total", reason=letter.reason)
-        for topic, count in Counter(message.topic for message in messages).items():
-            self._metrics.inc("records_consumed_total", count, topic=topic)
         if offsets:
             self._batcher.note_offsets(offsets, now)
         # By one key the silent messages come first, as they did when they counted.
-        for (key, silent), group in packets.items():
-            self._insert(self._kept_of(key), group, now, Origin(key, received_ms, silent))
+        for (key, silent), read in pieces.items():
+            origin = Origin(key, received_ms, silent)
+            self._insert(self._kept_of(key), groups[key, silent], read, now, origin)
         self._note_live(now)
         return dead
 
-    def _pass(self, kept: _Kept, partition: Partition, message: Message) -> bool:
-        """Move a partition's offset past a message; whether that message is silent."""
+    def _pass(self, key: StateKey, partition: Partition, run: Sequence[Message]) -> int:
+        """Move a partition's offset past messages; from which offset on they are live."""
         # Messages read again, after a failed commit say, are in the state already.
-        kept.move(partition, message.next_offset)
-        return message.next_offset <= kept.live_from.get(partition, 0)
+        kept = self._kept_of(key)
+        kept.move(partition, run[-1].next_offset)
+        return kept.live_from.get(partition, 0)
 
     def due(self, now: float) -> bool:
         """Whether the windows gathered should be evaluated now."""
@@ -274,15 +266,27 @@ class Intake:
                 self._metrics.observe("restore_seconds", now - kept.restoring_since)
                 kept.restoring_since = None
 
-    def _insert(self, kept: _Kept, packets: list[_Packet], now: float, origin: Origin) -> None:
+    def _insert(
+        self,
+        kept: _Kept,
+        messages: Sequence[Message],
+        pieces: Sequence[Piece],
+        now: float,
+        origin: Origin,
+    ) -> None:
         """Insert messages; near ``max_stars`` one by one, so that polls do not decide who goes."""
-        if kept.store.has_room(sum(len(piece) for _, parts in packets for piece in parts)):
-            self._insert_waves(kept, [parts for _, parts in packets], now, origin)
+        if kept.store.has_room(sum(len(part) for piece in pieces for part in piece.parts)):
+            self._insert_waves(kept, [piece.parts for piece in pieces], now, origin)
             return
         shed = False
-        for message, parts in packets:
-            if shed:  # what is wanted of a star that was dropped has changed
-                parts = self._decoder.decode(message, kept.store.wanted_from).photometry
+        piece_of = {id(message): piece for piece in pieces for message in piece.messages}
+        for message in messages:
+            if (piece := piece_of.get(id(message))) is None:
+                continue
+            parts = piece.parts
+            # What is wanted of a star that was dropped has changed.
+            if shed or len(piece.messages) > 1:
+                parts = self._reader.again(message, kept.store.wanted_from)
             self._insert_waves(kept, [parts], now, origin)
             shed |= self._shed(kept, origin.key, now)
 

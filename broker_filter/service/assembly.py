@@ -50,6 +50,7 @@ from broker_filter.pipeline.options import AssessmentOptions
 from broker_filter.schemas import software_version
 from broker_filter.service.alert_schema import make_framing
 from broker_filter.service.entries import open_entry, survey_entries
+from broker_filter.service.garbage import collect_rarely
 from broker_filter.service.loop import REVOKE_SHARE, Service
 from broker_filter.service.restore import UNREACHABLE_S, Restorer, Start, find_start
 from broker_filter.service.signals import stop_on_signals
@@ -284,6 +285,7 @@ def run(settings: Settings) -> int:
         stop_on_signals(service.stop)
         limit_s = kafka.delivery_timeout_s + REVOKE_SHARE * kafka.max_poll_interval_ms / 1000
         stack.enter_context(Watchdog(health.stalled_s, limit_s + HANG_S))
+        collect_rarely()
         _log.info("started", extra={"event": "started", "model_id": entry.model_id})
         service.run()
     return 0

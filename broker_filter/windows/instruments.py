@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 from zlib import crc32
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker_filter.state.columns import Column, packed, unpacked
-from broker_filter.types import Photometry
+from broker_filter.types import IntArray, Photometry
 
 __all__ = ["Instruments"]
 
@@ -63,9 +63,19 @@ class Instruments:
             self.other[other] = code
         return code
 
-    def names(self, codes: Iterable[int]) -> tuple[str, ...]:
-        """Names of sources as readers see them."""
-        return tuple(self._label[code] for code in codes)
+    def names(self, rows: IntArray) -> list[tuple[str, ...]]:
+        """Names of the sources of each row of codes, shape (B, S), as readers see them.
+
+        Codes of -1 have none. Most rows are alike, and share one tuple.
+        """
+        found: dict[bytes, tuple[str, ...]] = {}
+        names = []
+        for row in rows:
+            key = row.tobytes()
+            if key not in found:
+                found[key] = tuple(self._label[code] for code in row.tolist() if code >= 0)
+            names.append(found[key])
+        return names
 
     def state(self) -> dict[str, Column]:
         """A copy of the sources, as columns for a snapshot."""

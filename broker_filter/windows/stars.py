@@ -6,7 +6,6 @@ window's number is its slot.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import repeat
@@ -71,8 +70,12 @@ class Stars:
 
     def coordinates(self, slots: IntArray) -> list[tuple[float, float] | None]:
         """(ra, dec) in degrees of the star of each of these slots; None where unknown."""
-        known = self._coordinates[slots].tolist()
-        return [None if math.isnan(ra) else (ra, dec) for ra, dec in known]
+        found: list[tuple[float, float] | None] = [None] * len(slots)
+        known = np.flatnonzero(~np.isnan(self._coordinates[slots, 0]))
+        ra, dec = self._coordinates[slots[known]].T.tolist()
+        for i, place in zip(known.tolist(), zip(ra, dec, strict=True), strict=True):
+            found[i] = place
+        return found
 
     def bands(self, survey: str, star: StarId) -> Iterator[tuple[str, int]]:
         """The bands in which a survey has seen a star, and the slot of each."""

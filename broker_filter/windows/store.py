@@ -323,10 +323,7 @@ class WindowStore:
             baseline_error=reading.common_error()[kept],
             relative=self._instruments.relative[self._points.source[newest]],
             source=reading.source()[kept][:, : part.time.shape[1]],
-            sources=[
-                self._instruments.names(code for code in row if code >= 0)
-                for row in reading.code[kept].tolist()
-            ],
+            sources=self._instruments.names(reading.code[kept]),
             source_level=reading.units.level[kept],
             source_error=reading.units.error[kept],
             source_history=reading.units.history[kept],

@@ -24,16 +24,21 @@ def waves(packets: Sequence[Sequence[Photometry]]) -> list[list[Photometry]]:
     """
     found: list[list[Photometry]] = []
     next_wave: dict[StarId, int] = {}
+    last: list[StarId] = []
+    at = 0
     for parts in packets:
         if not parts:
             continue
-        stars = set(chain.from_iterable(part.star for part in parts))
-        known = next_wave.keys() & stars
-        at = max(map(next_wave.__getitem__, known), default=0)
+        stars = parts[0].star if len(parts) == 1 else [star for part in parts for star in part.star]
+        if stars == last:  # exposure after exposure of one field: quicker than to look up all
+            at += 1
+        else:
+            at = max(map(next_wave.__getitem__, next_wave.keys() & set(stars)), default=0)
         if at == len(found):
             found.append([])
         found[at] += parts
         next_wave.update(dict.fromkeys(stars, at + 1))
+        last = stars
     return found
 
 

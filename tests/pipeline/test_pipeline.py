@@ -572,6 +572,9 @@ def test_a_band_with_too_few_epochs_says_nothing_yet() -> None:
 class Several:
     """Stands in for the decoder: each message is one star in two bands, and has rejected epochs."""
 
+    def single_star(self, _: Message) -> bool:
+        return False
+
     def decode(self, message: Message, tracked: Any) -> Packet:
         asked = tracked("test", "s")
         bands = [epoch(0, 60_000.0 + message.offset, band=band) for band in "gr"]
@@ -585,7 +588,7 @@ def test_a_packet_of_several_bands_fills_their_windows_and_its_rejected_epochs_a
     metrics = Metrics()
     pipeline = make_pipeline(metrics=metrics)
     stub: Any = Several()
-    pipeline.intake._decoder = stub
+    pipeline.intake._reader._decoder = stub
     pipeline.step([epoch(n, 0.0) for n in range(3)], 0.0)
     pipeline.step([epoch(n, 0.0) for n in range(3, 5)], 0.0)
     outcomes = {
@@ -700,14 +703,14 @@ def test_a_message_on_which_the_decoder_fails_becomes_a_dead_letter(
 ) -> None:
     metrics = Metrics()
     pipeline = make_pipeline(metrics=metrics)
-    decode = pipeline.intake._decoder.decode
+    decode = pipeline.intake._reader._decoder.decode
 
     def failing(message: Message, tracked: Any) -> Packet:
         if message.offset == 1:
             raise RecursionError("too deep")
         return decode(message, tracked)
 
-    monkeypatch.setattr(pipeline.intake._decoder, "decode", failing)
+    monkeypatch.setattr(pipeline.intake._reader._decoder, "decode", failing)
     outputs = pipeline.step(STREAM[:3], 0.0, flush=True)
     (letter,) = outputs.dead_letters
     assert (letter.message.offset, letter.reason) == (1, "internal")
