@@ -17,6 +17,7 @@ from broker_filter.photometry.statistics import median_level
 from broker_filter.photometry.times import MJD_ZERO, TIME_SYSTEMS, to_mjd_tai
 from broker_filter.replay.lightcurves.layout import STAR_MAGNITUDES
 from broker_filter.replay.lightcurves.names import Role, role_of, snake
+from broker_filter.scoring.flags import flag_columns, flags_of
 from broker_filter.types import FloatArray, Photometry, StarId
 
 __all__ = ["Baseline", "photometry_of"]
@@ -36,6 +37,7 @@ def photometry_of(
     survey: str,
     band: str | Sequence[str] | None,
     source: str | Sequence[str] | None,
+    flags: ArrayLike | None,
     baseline: Baseline,
     time_system: str,
     zero_point: float | None,
@@ -53,6 +55,7 @@ def photometry_of(
         time, flux, error = _columns_of(table)
         band = _labels(table, "band") if band is None else band
         source = _labels(table, "source") if source is None else source
+        flags = flags_of(table, flag_columns(_columns(table))) if flags is None else flags
     mjd = _mjd_tai(time, time_system)
     value, sigma = _values(flux, error, zero_point)
     n = len(mjd)
@@ -60,17 +63,18 @@ def photometry_of(
         raise SchemaError(f"time and flux hold {n} and {len(value)} values; they must agree")
     if not n:
         raise SchemaError("the light curve is empty")
+    marks = _marks(flags, n)
     bands, sources = _names("band", band, n, "-"), _names("source", source, n, "")
     parts = []
     for name in sorted(set(zip(bands, sources, strict=True))):
         mine = np.flatnonzero([pair == name for pair in zip(bands, sources, strict=True)])
         rows = mine[np.argsort(mjd[mine], kind="stable")]
-        level, level_error = _level(value[rows], sigma[rows], baseline, zero_point)
+        good = rows[marks[rows] == 0]
+        level, level_error = _level(value[good], sigma[good], baseline, zero_point)
         parts.append(
             Photometry(
                 survey, *name, [star] * len(rows), mjd[rows], value[rows], sigma[rows],
-                np.zeros(len(rows), np.uint32), np.full(len(rows), level),
-                np.full(len(rows), level_error),
+                marks[rows], np.full(len(rows), level), np.full(len(rows), level_error),
             )
         )  # fmt: skip
     return parts
@@ -200,6 +204,17 @@ def _names(what: str, given: str | Sequence[str] | None, n: int, default: str) -
     if len(names) != n:
         raise SchemaError(f"{what} holds {len(names)} names, and there are {n} epochs")
     return names
+
+
+def _marks(flags: ArrayLike | None, n: int) -> NDArray[np.uint32]:
+    """0 for a good epoch, shape (n,)."""
+    marks = np.zeros(n, np.uint32) if flags is None else np.atleast_1d(np.asarray(flags))
+    if marks.shape != (n,) or marks.dtype.kind not in "biu":
+        raise SchemaError(
+            f"flags of type {marks.dtype} and shape {marks.shape}: needed are {n} whole numbers or"
+            " booleans, 0 where an epoch is good"
+        )
+    return np.where(marks.astype(np.uint64) >> 32, 1 << 31, marks).astype(np.uint32)
 
 
 def _plain(name: str, values: Any) -> NDArray[np.float64]:  # noqa: ANN401  anything like an array

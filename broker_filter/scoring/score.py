@@ -23,6 +23,7 @@ def score(
     *,
     band: str | Sequence[str] | None = None,
     source: str | Sequence[str] | None = None,
+    flags: ArrayLike | None = None,
     baseline: Baseline = None,
     time_system: str = "mjd_tai",
     zero_point: float | None = None,
@@ -40,14 +41,17 @@ def score(
     time : array, shape (n,), days
         In ``time_system``; or astropy's Time, or calendar dates (UTC). Or a table (astropy,
         lightkurve, pandas) with the columns time, flux and flux_err, of one star; its columns
-        band (or filter) and source (or site, telescope, camera), by the names that `replay` knows,
-        count where those below are left out, and other columns are not read.
+        band (or filter), source (or site, telescope, camera), flags (or quality) and limits, by the
+        names that `replay` knows, count where those below are left out, and other columns are not
+        read.
     flux, error : array, shape (n,)
         Flux and its 1-sigma error, in nJy or with astropy's units; in another unit K is the same,
         as it depends on the ratio to the baseline, and magnitudes are off by a constant. With
         ``zero_point`` magnitudes.
     band, source : str or sequence of str, length n
         Of all epochs or of each; a source (site, camera) has a baseline of its own.
+    flags : array, shape (n,), integer or bool, optional
+        0 where an epoch is good; all others are left out.
     baseline : float, (float, float) or "median", optional
         Flux (or magnitude) of the quiet star, with its 1-sigma error; or the median of the light
         curve, which looks ahead. By default it comes from the 30 epochs or more before each
@@ -81,7 +85,7 @@ def score(
     """
     parts = photometry_of(
         *(time, flux, error), star=star, survey=survey, band=band, source=source,
-        baseline=baseline, time_system=time_system, zero_point=zero_point,
+        flags=flags, baseline=baseline, time_system=time_system, zero_point=zero_point,
     )  # fmt: skip
     with named_extras("broker_filter.score", "filter"):
         from broker_filter.scoring.star_scorer import scorer_of  # torch: seconds

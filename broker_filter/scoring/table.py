@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker_filter.errors import SchemaError
 from broker_filter.extras import named_extras
+from broker_filter.scoring.flags import flag_columns, flags_of
 from broker_filter.scoring.result import Result
 from broker_filter.scoring.score import score
 
@@ -26,6 +27,7 @@ def score_table(
     error: str = "flux_err",
     band: str | None = None,
     source: str | None = None,
+    flags: str | None = None,
     **options: Any,  # noqa: ANN401  those of `score`
 ) -> pd.DataFrame:
     """K of each star of a table.
@@ -37,6 +39,9 @@ def score_table(
         one star.
     star, time, flux, error, band, source : str
         Names of the columns.
+    flags : str, optional
+        Column that is 0 where a row is good; by default all columns of flags and limits whose names
+        `replay` knows.
     **options
         As of `score`: ``baseline``, ``time_system``, ``zero_point``, ``model``, ``survey``.
 
@@ -57,14 +62,16 @@ def score_table(
 
     columns = [name for name in (star, time, flux, error, band, source) if name is not None]
     rows: dict[Any, dict[str, Any]] = {}
-    for name, part in _stars(_pieces(table, columns), star):
+    for name, part in _stars(_pieces(table, columns, flags), star):
         if name in rows:
             raise SchemaError(f"the rows of star {name!r} are not together: sort by {star!r}")
         times, fluxes, errors = (part[column].to_numpy() for column in (time, flux, error))
         rows[name] = {"star": name, "epochs": len(part)}
         try:
+            others = [str(name) for name in part if name not in columns]
+            marks = flags_of(part, [flags] if flags else flag_columns(others))
             result = score(
-                times, fluxes, errors, star=name,
+                times, fluxes, errors, star=name, flags=marks,
                 band=_labels(part, band), source=_labels(part, source), **options,
             )  # fmt: skip
             rows[name] |= _row(result)
@@ -77,18 +84,24 @@ def _labels(rows: pd.DataFrame, column: str | None) -> list[str] | None:
     return None if column is None else rows[column].astype(str).tolist()
 
 
-def _pieces(table: pd.DataFrame | Path | str, columns: list[str]) -> Iterator[pd.DataFrame]:
-    """The table in pieces that fit in memory."""
+def _pieces(
+    table: pd.DataFrame | Path | str, columns: list[str], flags: str | None
+) -> Iterator[pd.DataFrame]:
+    """The table in pieces that fit in memory: these columns, and flags."""
+
+    def wanted(known: list[str]) -> list[str]:
+        _require([*columns, *([flags] if flags else [])], known)
+        return list(dict.fromkeys([*columns, *([flags] if flags else flag_columns(known))]))
+
     if not isinstance(table, str | Path):
-        _require(columns, list(table.columns))
-        yield table[columns]
+        yield table[wanted(list(table.columns))]
         return
     with named_extras("Parquet files"):
         import pyarrow.parquet as pq
     with pq.ParquetFile(table) as file:
-        _require(columns, file.schema_arrow.names)
+        read = wanted(file.schema_arrow.names)
         for group in range(file.num_row_groups):
-            yield file.read_row_group(group, columns=columns).to_pandas()
+            yield file.read_row_group(group, columns=read).to_pandas()
 
 
 def _require(columns: list[str], known: list[str]) -> None:

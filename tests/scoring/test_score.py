@@ -24,6 +24,8 @@ from broker_filter.types import Message
 TIME = np.arange(60_000.0, 60_006.0, 0.1)
 FLUX = 1000 + 10 * np.random.default_rng(4).standard_normal(len(TIME))
 ERROR = np.full(len(TIME), 10.0)
+PLAIN: dict[str, Any] = {"star": 1, "survey": "own", "band": None, "source": None, "flags": None}
+PLAIN |= {"baseline": 1000.0, "time_system": "mjd_tai", "zero_point": None}
 
 
 def settings(entry: Path) -> Any:
@@ -42,9 +44,7 @@ def own(scorer: StarScorer, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def parts(**changes: Any) -> Any:
-    plain = {"star": "star", "survey": "own", "band": "r", "source": None, "baseline": 1000.0}
-    plain |= {"time_system": "mjd_tai", "zero_point": None}
-    return photometry_of(TIME, FLUX, ERROR, **plain | changes)
+    return photometry_of(TIME, FLUX, ERROR, **PLAIN | {"star": "star", "band": "r"} | changes)
 
 
 def test_alerts_are_those_of_the_service_to_the_bit(tiny_entry: Path, scorer: StarScorer) -> None:
@@ -113,24 +113,66 @@ def test_a_table_and_calendar_dates_are_read() -> None:
     assert list(found.posterior)[:3] == ["t0", "u0", "tE"]
 
 
+def flagged(**columns: list[Any]) -> list[int]:
+    """Flags of four epochs in a table with these columns."""
+    import pandas as pd
+
+    frame = pd.DataFrame({"time": TIME[:4], "flux": FLUX[:4], "flux_err": ERROR[:4], **columns})
+    (found,) = photometry_of(frame, None, None, **PLAIN)
+    return found.flags.tolist()
+
+
+def test_columns_of_flags_and_limits_mark_rows_by_the_names_that_replay_knows() -> None:
+    assert flagged() == [0, 0, 0, 0]
+    assert flagged(catflags=[0, 32768, 0, 2**40]) == [0, 32768, 0, 1 << 31]
+    assert flagged(quality=[0.0, np.nan, 4.0, 0.0]) == [0, 0, 4, 0]
+    assert flagged(isGood=[True, True, False, True]) == [0, 0, 1, 0]
+    assert flagged(flag=["G", "B", "g", ""], saturated=[2, 0, 0, 0]) == [2, 1, 0, 0]
+    assert flagged(upperlimit=["F", "T", "F", "F"]) == [0, 1, 0, 0]
+    assert flagged(limit=[20.5, 20.4, 20.6, 20.1]) == [0, 0, 0, 0]  # depths
+    with pytest.raises(SchemaError, match="column flag holds 'odd'"):
+        flagged(flag=["odd", "G", "G", "G"])
+
+
+def test_flags_in_every_row_and_of_another_kind_are_refused() -> None:
+    import pandas as pd
+
+    frame = pd.DataFrame({"time": TIME, "flux": FLUX, "flux_err": ERROR, "flag": 1})
+    with pytest.raises(SchemaError, match="column flag marks every row"):
+        photometry_of(frame, None, None, **PLAIN)
+    (found,) = photometry_of(frame, None, None, **PLAIN | {"flags": np.arange(len(TIME)) > 1})
+    assert found.flags[:3].tolist() == [0, 0, 1]
+    for flags in (np.zeros(3, np.int64), np.zeros(len(TIME)), ["G"] * len(TIME)):
+        with pytest.raises(SchemaError, match="0 where an epoch is good"):
+            photometry_of(TIME, FLUX, ERROR, **PLAIN | {"flags": flags})
+
+
+@pytest.mark.usefixtures("own")
+def test_a_flagged_epoch_counts_neither_for_k_nor_for_the_median() -> None:
+    wild = np.where(np.arange(len(TIME)) % 3, FLUX, 50 * FLUX)
+    found = score(TIME, wild, ERROR, flags=wild != FLUX, baseline="median")
+    good = wild == FLUX
+    alone = score(TIME[good], FLUX[good], ERROR[good], baseline="median")
+    assert found.rejected["flagged"] == np.count_nonzero(~good)
+    assert found.log10_k == alone.log10_k
+
+
 def test_columns_of_a_table_tell_bands_and_sites_apart_and_stars_are_refused() -> None:
     import pandas as pd
 
     frame = pd.DataFrame({"time": TIME, "flux": FLUX, "flux_err": ERROR})
     frame["filter"] = np.where(np.arange(len(TIME)) % 2, "g", "r")
     frame["Site"] = "SAAO"
-    plain: dict[str, Any] = {"star": 1, "survey": "own", "band": None, "source": None}
-    plain |= {"baseline": 1000.0, "time_system": "mjd_tai", "zero_point": None}
-    found = photometry_of(frame, None, None, **plain)
+    found = photometry_of(frame, None, None, **PLAIN)
     assert [(part.band, part.source, len(part)) for part in found] == [
         ("g", "SAAO", len(TIME) // 2),
         ("r", "SAAO", len(TIME) - len(TIME) // 2),
     ]
-    (one,) = photometry_of(frame, None, None, **{**plain, "band": "i"})
+    (one,) = photometry_of(frame, None, None, **PLAIN | {"band": "i"})
     assert one.band == "i"
     frame["star_id"] = np.arange(len(TIME)) % 3
     with pytest.raises(SchemaError, match="3 stars: use score_table"):
-        photometry_of(frame, None, None, **plain)
+        photometry_of(frame, None, None, **PLAIN)
 
 
 class Quantity:
@@ -147,11 +189,8 @@ class Quantity:
 
 
 def test_units_become_nanojansky() -> None:
-    found = photometry_of(
-        TIME, Quantity(FLUX / 1000, "uJy"), Quantity(ERROR / 1000, "uJy"),
-        star=1, survey="own", band=None, source=None, baseline=None, time_system="mjd_tai",
-        zero_point=None,
-    )  # fmt: skip
+    flux, error = Quantity(FLUX / 1000, "uJy"), Quantity(ERROR / 1000, "uJy")
+    found = photometry_of(TIME, flux, error, **PLAIN)
     assert found[0].flux == pytest.approx(FLUX)
 
 
@@ -167,6 +206,7 @@ def test_units_become_nanojansky() -> None:
         (TIME, FLUX, ERROR, {"time_system": "days"}, "none of HJD"),
         (TIME, FLUX, ERROR, {"baseline": -1.0}, "not above 0"),
         (TIME, FLUX, ERROR, {"band": ["r"]}, "1 names"),
+        (TIME, FLUX, ERROR, {"flags": np.ones(60, np.int64)}, "60 flagged"),
         (TIME, np.full(len(TIME), np.nan), ERROR, {}, "none of the 60 epochs"),
         (TIME, ["x"] * len(TIME), ERROR, {}, "no number"),
         ({"a": 1}, None, None, {}, "needed are time, flux and error"),

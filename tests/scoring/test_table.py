@@ -52,6 +52,20 @@ def test_a_file_gives_the_same_wherever_its_row_groups_end(
     pd.testing.assert_frame_equal(score_table(path), score_table(frame))
 
 
+def test_rows_flagged_bad_are_left_out_of_a_frame_and_of_a_file(
+    frame: pd.DataFrame, tmp_path: Path
+) -> None:
+    frame["catflags"] = np.arange(len(frame)) % 2
+    frame["mine"] = 0
+    frame.to_parquet(tmp_path / "stars.parquet", row_group_size=17)
+    found = score_table(frame)
+    pd.testing.assert_frame_equal(score_table(tmp_path / "stars.parquet"), found)
+    rest = score_table(frame[frame["catflags"] == 0].drop(columns="catflags"))
+    assert found["log10_k"][:2].tolist() == rest["log10_k"][:2].tolist()
+    every = score_table(frame.drop(columns="catflags"))
+    assert score_table(frame, flags="mine")["log10_k"][0] == every["log10_k"][0]
+
+
 def test_rows_of_a_star_that_are_apart_and_missing_columns_are_refused(frame: pd.DataFrame) -> None:
     with pytest.raises(SchemaError, match="not together"):
         score_table(pd.concat([frame, frame[:5]]))
