@@ -20,6 +20,7 @@ COMMANDS = {
     "score": "score light curves, without a broker",
     "replay": "publish an archive to a topic",
     "subscribe": "print, save and plot alerts",
+    "forward": "hand alerts over to another system",
     "plot": "draw alerts that were saved",
     "dead-letters": "print what could not be used, and why",
     "recovery": "say what of an injection was found",

@@ -29,6 +29,7 @@ SCHEMAS = ROOT / "schemas" / "README.md"
 ZOO = ROOT / "model_zoo" / "README.md"
 CODE = PACKAGE / "README.md"
 REPLAY = PACKAGE / "replay" / "README.md"
+FORWARD = PACKAGE / "forward" / "README.md"
 BENCH = ROOT / "tests" / "bench" / "README.md"
 PICTURE = ROOT / "deploy" / "alert.png"
 
@@ -49,6 +50,7 @@ ROOMS = (
         "replay",
         "recovery",
         "client",
+        "forward",
         "scoring",
         "commands",
         "config",
@@ -546,6 +548,7 @@ BLOCKS: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     },
     BENCH: {"bench": bench, "demo": demo},
     REPLAY: {},
+    FORWARD: {},
 }
 PAGES = tuple(BLOCKS)
 

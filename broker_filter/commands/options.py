@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from pathlib import Path
 
-__all__ = ["add_client_config", "positive_int"]
+from broker_filter.alerts.verdict import VERDICTS
+from broker_filter.types import ALERT_TOPIC, STATES
+
+__all__ = ["add_alert_source", "add_client_config", "positive_int", "some_of"]
 
 
 def add_client_config(parser: argparse._ActionsContainer, of: str = "") -> None:
@@ -23,3 +27,46 @@ def positive_int(text: str) -> int:
     if (value := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
     return value
+
+
+def add_alert_source(parser: argparse._ActionsContainer) -> None:
+    """Add what says which alerts of which topic are read."""
+    parser.add_argument(
+        "--bootstrap-servers",
+        default="localhost:9092",
+        metavar="HOST:PORT",
+        help="default: %(default)s",
+    )
+    parser.add_argument("--topic", default=ALERT_TOPIC, help="default: %(default)s")
+    parser.add_argument(
+        "--group-id", help="share the topic with this consumer group, and go on there"
+    )
+    parser.add_argument("--from-beginning", action="store_true", help="start at the oldest alert")
+    parser.add_argument("--min-log10-k", type=float, metavar="X", help="lowest log10 K")
+    parser.add_argument("--state", action="append", choices=STATES, help="may be given repeatedly")
+    parser.add_argument(
+        "--verdict",
+        dest="verdicts",
+        type=_verdicts,
+        metavar="VERDICTS",
+        help=f"only alerts with one of these, parted by commas: {', '.join(VERDICTS)}",
+    )
+    parser.add_argument("--max-alerts", type=positive_int, metavar="N", help="stop after N alerts")
+    parser.add_argument(
+        "--timeout", type=float, metavar="S", help="stop after S seconds of silence"
+    )
+    add_client_config(parser)
+
+
+def _verdicts(text: str) -> tuple[str, ...]:
+    return some_of(VERDICTS, text)
+
+
+def some_of(known: Collection[str], text: str) -> tuple[str, ...]:
+    """Names parted by commas, as an option's type; all must be known."""
+    names = tuple(text.split(","))
+    if unknown := set(names) - set(known):
+        raise argparse.ArgumentTypeError(
+            f"{', '.join(sorted(unknown))!r} is not of {', '.join(known)}"
+        )
+    return names

@@ -13,11 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker_filter.alerts.verdict import VERDICTS
 from broker_filter.client.text import format_alert
-from broker_filter.commands.options import add_client_config, positive_int
+from broker_filter.commands.options import add_alert_source, some_of
 from broker_filter.observe.text import json_line
-from broker_filter.types import ALERT_TOPIC, STATES
 
 if TYPE_CHECKING:
     from broker_filter.alerts.alert import Alert
@@ -42,32 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "It runs until Ctrl-C, --timeout or --max-alerts, and exits 0; 2 for wrong settings or an\n"
         "unreachable broker."
     )
-    source = parser.add_argument_group("what to read")
-    source.add_argument(
-        "--bootstrap-servers",
-        default="localhost:9092",
-        metavar="HOST:PORT",
-        help="default: %(default)s",
-    )
-    source.add_argument("--topic", default=ALERT_TOPIC, help="default: %(default)s")
-    source.add_argument(
-        "--group-id", help="share the topic with this consumer group, and go on there"
-    )
-    source.add_argument("--from-beginning", action="store_true", help="start at the oldest alert")
-    source.add_argument("--min-log10-k", type=float, metavar="X", help="lowest log10 K")
-    source.add_argument("--state", action="append", choices=STATES, help="may be given repeatedly")
-    source.add_argument(
-        "--verdict",
-        dest="verdicts",
-        type=_verdicts,
-        metavar="VERDICTS",
-        help=f"only alerts with one of these, parted by commas: {', '.join(VERDICTS)}",
-    )
-    source.add_argument("--max-alerts", type=positive_int, metavar="N", help="stop after N alerts")
-    source.add_argument(
-        "--timeout", type=float, metavar="S", help="stop after S seconds of silence"
-    )
-    add_client_config(source)
+    add_alert_source(parser.add_argument_group("what to read"))
     output = parser.add_argument_group("what to do with it")
     output.add_argument("--json", action="store_true", help="print one JSON object an alert")
     output.add_argument(
@@ -84,20 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _columns(text: str) -> tuple[str, ...]:
-    return _some_of(COLUMNS, text)
-
-
-def _verdicts(text: str) -> tuple[str, ...]:
-    return _some_of(VERDICTS, text)
-
-
-def _some_of(known: Collection[str], text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    if unknown := set(names) - set(known):
-        raise argparse.ArgumentTypeError(
-            f"{', '.join(sorted(unknown))!r} is not of {', '.join(known)}"
-        )
-    return names
+    return some_of(COLUMNS, text)
 
 
 def run(args: argparse.Namespace) -> int:
