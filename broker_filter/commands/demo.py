@@ -133,7 +133,8 @@ def _summary(
     alerted = {int(alert.star_id) for alert in alerts}
     detectable = {star for star, lens in field.truth.items() if lens.snr >= DETECTABLE_SNR}
     false_stars = len(alerted - set(field.truth))
-    evaluations = int(metrics.value("log_bayes_factor"))
+    settled = metrics.value("windows_settled_total")
+    evaluations = int(metrics.value("log_bayes_factor") + settled)
     expected = _expected_false_stars(field, entry, evaluations)
     most = most_false_stars(expected)
     return {

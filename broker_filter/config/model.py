@@ -36,6 +36,11 @@ class Model(BaseModel):
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32", description="number type of the evidence network"
     )
+    cascade: bool = Field(
+        default=True,
+        description="whether the matched filter alone settles windows that cannot reach the"
+        " threshold; the network then looks at the few others",
+    )
     threads: int | None = Field(
         default=None, ge=1, le=1024, description="CPU threads; by default one per core"
     )

@@ -16,7 +16,7 @@ from torch.nn.functional import conv1d, pad
 
 from broker_filter.inference.lens import excess
 
-__all__ = ["LensScan"]
+__all__ = ["CELLS", "LENS_KERNELS", "LEVELS", "TAPS", "LensScan", "outside"]
 
 CELLS, LEVELS, TAPS = 1024, 8, 16
 POINT = 1e-4  # a source so small that the table has it as a point
@@ -56,7 +56,7 @@ class LensScan(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("kernels", _kernels(), persistent=False)
+        self.register_buffer("kernels", LENS_KERNELS.clone(), persistent=False)
         widths = torch.tensor([t_e for t_e, _, _ in SHAPES]).log2()
         octaves = torch.arange(LEVELS)[:, None] + widths
         self.register_buffer("octaves", octaves.flatten(), persistent=False)
@@ -101,6 +101,11 @@ class LensScan(nn.Module):
         ]
         return torch.cat(features, -1).masked_fill(~valid.any(-1, keepdim=True), 0.0)
 
+    @torch.no_grad()
+    def largest(self, x: Tensor, valid: Tensor, baseline_error: Tensor) -> Tensor:
+        """The largest S of each window, shape (B,), float32; arguments as of `forward`."""
+        return self._templates(x, valid, baseline_error)[0].amax(-1).clamp(min=0)
+
     def _templates(
         self, x: Tensor, valid: Tensor, b: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -113,7 +118,7 @@ class LensScan(nn.Module):
         common = (b**2 / (1 + b**2 * total))[:, None, None]
         found = []
         for level in range(LEVELS):
-            found.append(_best(*_filter(cells, self.kernels, common, _outside(level)), level))
+            found.append(_best(*_filter(cells, self.kernels, common, outside(level)), level))
             cells = cells.reshape(*cells.shape[:2], -1, 2).sum(-1)
         s, time, amplitude = (torch.cat([best[i] for best in found], -1) for i in range(3))
         return s, time, amplitude, torch.stack([best[3] for best in found], -1)
@@ -163,7 +168,7 @@ def _best(signal: Tensor, power: Tensor, level: int) -> tuple[Tensor, Tensor, Te
     # The top of the parabola through the largest S and its neighbours.
     bend = (2 * high - before - after).clamp(min=1e-6)
     within = (0.5 * (after - before) / bend).clamp(-0.5, 0.5)
-    time = 2 * (place + within - _outside(level) + TAPS / 2) / (CELLS >> level) - 1
+    time = 2 * (place + within - outside(level) + TAPS / 2) / (CELLS >> level) - 1
     amplitude = (signal.gather(-1, at) / power.gather(-1, at))[..., 0].clamp(0, 1e3)
     return high, time, amplitude, s.amin((-2, -1))
 
@@ -197,6 +202,10 @@ def _kernels() -> Tensor:
     return torch.stack(shapes)
 
 
-def _outside(level: int) -> int:
+def outside(level: int) -> int:
     """Cells beyond either end of the window that a template may reach."""
     return TAPS - 1 if level >= OUTSIDE_LEVEL else TAPS // 2
+
+
+LENS_KERNELS = _kernels()
+"""The templates, shape (K, TAPS)."""

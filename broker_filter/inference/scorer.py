@@ -1,4 +1,6 @@
-"""Runs the network on windows: log10 K of all, posterior samples of the few that alert.
+"""Runs the network on windows: log10 K of many, posterior samples of the few that alert.
+
+Most windows are of constant stars, and the matched filter alone says so (`Scorer.settled`).
 
 Every call of the network has one of a few fixed shapes (a full chunk of one bucket), so that a
 window's K does not depend on which other windows came with it.
@@ -21,14 +23,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from broker_filter.errors import ModelError
-from broker_filter.inference import zoo
+from broker_filter.inference import scan, zoo
 from broker_filter.inference.buckets import by_bucket
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.fit import Fitter, usable_epochs
 from broker_filter.inference.flow_sampler import FlowSampler
 from broker_filter.inference.likelihood import Likelihood
+from broker_filter.inference.matched_filter import LensScan
 from broker_filter.inference.network import Network
-from broker_filter.inference.network_input import PADDING, network_input
+from broker_filter.inference.network_input import PADDING, network_input, split_padding
 from broker_filter.inference.noise_bounds import NoiseBounds
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.inference.rival_noise import NoisePrior
@@ -49,6 +52,7 @@ class Scored:
     Parameters
     ----------
     log10_k : ndarray, shape (B,), float64
+        NaN where no network was asked.
     summary : Tensor, shape (B, d), float32
         Of each row's network; zeros follow those that are narrower than the widest.
     model : ndarray, shape (B,), int64, optional
@@ -128,26 +132,65 @@ class Scorer:
         self.entry = entry
         self.chunk = chunk
         self._device = torch.device(device)
+        self._filter = LensScan().to(self._device)
         self._autocast = torch.bfloat16 if precision == "bfloat16" else None
         entries = (entry, *(surveys or {}).values())
         self._models = [_Model.load(each, device, noise) for each in entries]
         self._model_of = {survey: i for i, survey in enumerate(surveys or {}, start=1)}
 
-    @torch.inference_mode()
-    def score(self, batch: WindowBatch) -> Scored:
-        """Evaluate all windows of a batch; blocks for as long as the networks take."""
-        log10_k = np.empty(len(batch))
+    def score(self, batch: WindowBatch, chosen: NDArray[np.bool_] | None = None) -> Scored:
+        """Evaluate windows of a batch; blocks for as long as the networks take.
+
+        Parameters
+        ----------
+        batch : WindowBatch
+        chosen : ndarray, shape (B,), bool, optional
+            The windows to evaluate; all if left out.
+        """
+        log10_k = np.full(len(batch), np.nan)
         which = np.array([self._model_of.get(s.lower(), 0) for s in batch.survey], np.int64)
         width = max((self._models[i].width for i in set(which.tolist())), default=1)
-        summary = torch.zeros(len(batch), width, device=self._device)
-        for i in np.unique(which).tolist():
-            model, own = self._models[i], np.flatnonzero(which == i)
+        scored = Scored(log10_k, torch.zeros(len(batch), width, device=self._device), which)
+        self.add(scored, batch, np.ones(len(batch), np.bool_) if chosen is None else chosen)
+        return scored
+
+    @torch.inference_mode()
+    def add(self, scored: Scored, batch: WindowBatch, chosen: NDArray[np.bool_]) -> None:
+        """Evaluate more windows of a batch; what is found is written to ``scored``."""
+        which = scored.model
+        assert which is not None  # noqa: S101  `score` made it
+        for i in np.unique(which[chosen]).tolist():
+            model, own = self._models[i], np.flatnonzero(chosen & (which == i))
             part = batch if len(own) == len(batch) else batch.take(own)
             for bucket, rows in by_bucket(part, model.buckets, self.chunk):
                 ln_k, s = self._evaluate(model, *self._input(part, rows, bucket))
-                log10_k[own[rows]] = ln_k[: len(rows)].double().cpu().numpy() / LN_10
-                summary[torch.from_numpy(own[rows]), : model.width] = s[: len(rows)]
-        return Scored(log10_k, summary, which)
+                scored.log10_k[own[rows]] = ln_k[: len(rows)].double().cpu().numpy() / LN_10
+                scored.summary[torch.from_numpy(own[rows]), : model.width] = s[: len(rows)]
+
+    def settled(self, batch: WindowBatch, log10_k: float) -> NDArray[np.bool_]:
+        """Which windows cannot reach a log10 K, by the matched filter alone; shape (B,).
+
+        Whether a window is among them does not depend on the others.
+        """
+        bound = scan.bound_on(log10_k)
+        if bound == 0:
+            return np.zeros(len(batch), np.bool_)
+        if self._device.type == "cpu":
+            s = scan.significance(batch, self.entry.window_days, bound, self._threads)
+        else:
+            s = self._significance(batch)
+        return np.asarray(s < bound)
+
+    @torch.inference_mode()
+    def _significance(self, batch: WindowBatch) -> NDArray[np.float64]:
+        """The largest S of each window, from the device."""
+        found = np.empty(len(batch))
+        model = self._models[0]
+        for bucket, rows in by_bucket(batch, model.buckets, self.chunk):
+            x, error = self._input(batch, rows, bucket)
+            s = self._filter.largest(*split_padding(x), error)
+            found[rows] = s[: len(rows)].double().cpu().numpy()
+        return found
 
     def prior_of(self, survey: str) -> BoxPrior:
         """The prior of the model that takes the windows of a survey."""
@@ -230,7 +273,7 @@ class Scorer:
         return compare(likelihood, fit.lenses, noise, span, seed)
 
     def warm_up(self) -> None:
-        """Run each shape once, and a fit, so that the first alert waits for neither.
+        """Run each shape once, a fit and the scan, so that the first alert waits for none of them.
 
         Belongs into the thread that will score.
         """
@@ -242,6 +285,7 @@ class Scorer:
                     _, s = self._evaluate(model, x, torch.zeros(self.chunk, device=self._device))
             scored = Scored(np.zeros(1), s[:1], np.array([i]))
             self.fit(_constant_star(self.entry.window_days), 0.0, scored, 0, 0)
+        scan.warm_up()
 
     def _input(
         self, batch: WindowBatch, rows: NDArray[np.int64], bucket: int

@@ -255,11 +255,11 @@ _INFERENCE = (
         "inference_seconds",
         "histogram",
         ("stage",),
-        "time of a batch per stage: evidence, certified (a window's fit), event (that of the whole"
-        " event), rivals, posterior",
+        "time of a batch per stage: scan (the matched filter), evidence (scan and network),"
+        " certified (a window's fit), event (that of the whole event), rivals, posterior",
         "high: fewer alert.posterior_samples, more model.threads, or a GPU",
         _SECONDS,
-        known=("evidence", "posterior"),
+        known=("scan", "evidence", "posterior"),
     ),
     Metric(
         "evaluations_lost_total",
@@ -278,10 +278,17 @@ _INFERENCE = (
         "at batch.queue_depth for 10 minutes: the network is too slow for the stream",
     ),
     Metric(
+        "windows_settled_total",
+        "counter",
+        (),
+        "windows that the matched filter settled, which the network did not see",
+        "under eight in ten of all: error bars are too small, or the threshold is low",
+    ),
+    Metric(
         "log_bayes_factor",
         "histogram",
         (),
-        "log10 K of the evaluated windows",
+        "log10 K of the windows that the network saw",
         "shifts: instrument, calibration or model has changed; compare with the model card",
         _LOG10_K,
     ),

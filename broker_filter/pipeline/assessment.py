@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -27,6 +27,7 @@ from broker_filter.alerts.build import (
 from broker_filter.alerts.curves import Magnification
 from broker_filter.alerts.estimate import Estimate
 from broker_filter.alerts.lifecycle import (
+    EventKey,
     EventState,
     decide,
     evidence_of,
@@ -162,22 +163,52 @@ class Assessment:
             self._memories.pop(key, None)
 
     def _evaluate(self, work: Work, batch: WindowBatch, now_ms: int) -> list[Alert]:
+        keys = list(zip(batch.survey, batch.star, batch.band, strict=True))
+        memories = [self._memories[origin.key] for origin in work.origins]
         began = time.perf_counter()
-        scored = self._scorer.score(batch)
+        scored, held = self._score(batch, keys, memories)
         self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="evidence")
         self._metrics.observe("batch_windows", len(batch))
         self._metrics.observe("batch_fill_ratio", batch.n.sum() / max(batch.mjd_tai.size, 1))
-        self._metrics.observe("log_bayes_factor", scored.log10_k)
-        return self._decide(work, batch, scored, now_ms)
+        return self._decide(work, batch, scored, np.flatnonzero(held).tolist(), now_ms)
 
-    def _decide(self, work: Work, batch: WindowBatch, scored: Scored, now_ms: int) -> list[Alert]:
-        """Only rows above the trigger or of an open event can change anything."""
+    def _score(
+        self, batch: WindowBatch, keys: Sequence[EventKey], memories: Sequence[Memory]
+    ) -> tuple[Scored, NDArray[np.bool_]]:
+        """The network's K of windows that can change anything, and which of them belong to events.
+
+        Those are of stars that have an event, or get one with an earlier row; a window of one is
+        never settled by the scan.
+        """
+        held = np.array([memory.holds(key) for memory, key in zip(memories, keys, strict=True)])
+        seen = held | ~self._settled(batch)
+        scored = self._scorer.score(batch) if seen.all() else self._scorer.score(batch, seen)
+        above = np.flatnonzero(scored.log10_k >= self._rule.certify_from)
+        opened = {keys[row]: row for row in reversed(above.tolist())}
+        held |= [opened.get(key, row + 1) <= row for row, key in enumerate(keys)]
+        if (late := held & ~seen).any():
+            self._scorer.add(scored, batch, late)
+        seen |= held
+        self._metrics.observe("log_bayes_factor", scored.log10_k[seen])
+        self._metrics.inc("windows_settled_total", int((~seen).sum()))
+        return scored, held
+
+    def _settled(self, batch: WindowBatch) -> NDArray[np.bool_]:
+        """The windows whose K the matched filter alone shows to be too low for an event."""
+        if not self._options.cascade:
+            return np.zeros(len(batch), np.bool_)
+        began = time.perf_counter()
+        settled = self._scorer.settled(batch, self._rule.certify_from)
+        self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="scan")
+        return settled
+
+    def _decide(
+        self, work: Work, batch: WindowBatch, scored: Scored, rows: Sequence[int], now_ms: int
+    ) -> list[Alert]:
+        """Take up windows of events; no other can change anything."""
         keys = list(zip(batch.survey, batch.star, batch.band, strict=True))
         memories = [self._memories[origin.key] for origin in work.origins]
         above = scored.log10_k >= self._rule.certify_from
-        opening = {keys[row] for row in np.flatnonzero(above)}
-        pairs = enumerate(zip(keys, memories, strict=True))
-        rows = [row for row, (key, memory) in pairs if key in opening or memory.holds(key)]
         others = OtherBands(work, rows, self._scorer)
         alerts, forgotten = [], deque(work.forgotten)
         for row in rows:

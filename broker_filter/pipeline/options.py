@@ -26,6 +26,8 @@ class AssessmentOptions:
         Of these samples.
     certified : bool
         Whether alerts carry certified K, also where the network decides.
+    cascade : bool
+        Whether the network is left out where the matched filter alone settles a window.
     judge : JudgeOptions or None
         How alerts with a fit are judged; None for alerts without rivals and verdict.
     """
@@ -35,4 +37,5 @@ class AssessmentOptions:
     samples: int = 1000
     seed: int = 0
     certified: bool = True
+    cascade: bool = False
     judge: JudgeOptions | None = None

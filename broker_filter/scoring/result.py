@@ -33,7 +33,7 @@ class Result:
         Last epoch of each window that was evaluated, in order.
     window_start : ndarray, shape (n,), float64, MJD TAI
     log10_k_of_windows : ndarray, shape (n,), float64
-        Of the network.
+        Of the network; NaN where the matched filter alone showed it to be below the threshold.
     alerts : tuple of Alert
         In order; all that follows is of the last one.
     epochs : int
@@ -53,12 +53,12 @@ class Result:
 
     @property
     def log10_k(self) -> float:
-        """The largest log10 K of the network over the windows; NaN where none was evaluated."""
-        return float(self.log10_k_of_windows.max()) if len(self.last_epoch) else np.nan
+        """The largest log10 K of the network over the windows; NaN where it saw none."""
+        return float(np.fmax.reduce(self.log10_k_of_windows, initial=np.nan))
 
     @property
     def log10_k_now(self) -> float:
-        """log10 K of the last window; NaN where none was evaluated."""
+        """log10 K of the last window; NaN where the network did not see it."""
         return float(self.log10_k_of_windows[-1]) if len(self.last_epoch) else np.nan
 
     @property
@@ -83,10 +83,10 @@ class Result:
 
     @property
     def t_start(self) -> float:
-        """Start of the window with the largest K, MJD TAI; NaN where none was evaluated."""
-        if not len(self.last_epoch):
+        """Start of the window with the largest K, MJD TAI; NaN where the network saw none."""
+        if np.isnan(self.log10_k):
             return np.nan
-        return float(self.window_start[self.log10_k_of_windows.argmax()])
+        return float(self.window_start[np.nanargmax(self.log10_k_of_windows)])
 
     @property
     def rivals(self) -> tuple[Rival, ...]:
@@ -127,6 +127,8 @@ class Result:
         head = f"{self.star}: {self.epochs} epochs{rejected}; "
         if not len(self.last_epoch):
             return f"{head}no window has the 10 epochs that K needs"
+        if np.isnan(self.log10_k):
+            return f"{head}log10 K below {self.threshold:.2f} by the matched filter alone"
         text = f"{head}log10 K {self.log10_k:.2f}, threshold {self.threshold:.2f}"
         if self.alert is None:
             return f"{text}, no alert"

@@ -28,6 +28,7 @@ def score(
     time_system: str = "mjd_tai",
     zero_point: float | None = None,
     model: str | Path | None = None,
+    cascade: bool = False,
     star: StarId = "star",
     survey: str = "own",
 ) -> Result:
@@ -62,6 +63,9 @@ def score(
         Magnitude of 1 nJy, 31.4 for AB.
     model : str or Path, optional
         Entry of the model zoo, by name or folder.
+    cascade : bool
+        Whether the network is left out where the matched filter alone shows that a window cannot
+        reach the threshold, as in the service: quicker, and K of such a window is NaN.
     star, survey : str
         What alerts call them.
 
@@ -90,7 +94,7 @@ def score(
     with named_extras("broker_filter.score", "filter"):
         from broker_filter.scoring.star_scorer import scorer_of  # torch: seconds
 
-        scorer = scorer_of(model)
+        scorer = scorer_of(model, cascade)
     result = scorer(parts)
     if sum(result.rejected.values()) == result.epochs:
         why = ", ".join(f"{count} {name}" for name, count in result.rejected.items())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from broker_filter.alerts.threshold import make_rule
 from broker_filter.config import Settings
@@ -99,9 +100,9 @@ class _Watch:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  all else is the scorer's
         return getattr(self._scorer, name)
 
-    def score(self, batch: WindowBatch) -> Scored:
+    def score(self, batch: WindowBatch, chosen: NDArray[np.bool_] | None = None) -> Scored:
         """As the scorer."""
-        scored = self._scorer.score(batch)
+        scored = self._scorer.score(batch, chosen)
         self.seen.append((batch, scored))
         return scored
 
@@ -114,15 +115,20 @@ class _Watch:
         return last, batch.t_start.copy(), scored.log10_k
 
 
-def settings_for(model: str | Path | None = None, **sections: Any) -> Settings:  # noqa: ANN401
+def settings_for(
+    model: str | Path | None = None,
+    *,
+    cascade: bool = False,
+    **sections: Any,  # noqa: ANN401
+) -> Settings:
     """Settings of a filter without a broker; ``sections`` as in the settings' file."""
     key = "path" if isinstance(model, Path) else "id"
-    chosen = {} if model is None else {"model": {key: model}}
+    chosen = {"cascade": cascade} | ({} if model is None else {key: model})
     kafka = {"bootstrap_servers": "localhost:9092", "input_topics": [WHERE[0]]}
-    return Settings.model_validate({"kafka": kafka, **chosen, **sections})
+    return Settings.model_validate({"kafka": kafka, "model": chosen, **sections})
 
 
 @lru_cache(maxsize=2)
-def scorer_of(model: str | Path | None) -> StarScorer:
+def scorer_of(model: str | Path | None, cascade: bool = False) -> StarScorer:
     """The scorer of a model, loaded once."""
-    return StarScorer(settings_for(model))
+    return StarScorer(settings_for(model, cascade=cascade))

@@ -43,7 +43,8 @@ def score_table(
         Column that is 0 where a row is good; by default all columns of flags and limits whose names
         `replay` knows.
     **options
-        As of `score`: ``baseline``, ``time_system``, ``zero_point``, ``model``, ``survey``.
+        As of `score`: ``baseline``, ``time_system``, ``zero_point``, ``model``, ``cascade``,
+        ``survey``.
 
     Returns
     -------

@@ -160,6 +160,7 @@ def make_assessment(
             alert.posterior_samples,
             alert.seed,
             certified=alert.certified,
+            cascade=model.cascade,
             judge=judge_options(alert),
         ),
         magnification,

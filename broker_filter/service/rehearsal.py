@@ -152,7 +152,8 @@ class _Publisher:
     def _work(self) -> object:
         """What changes as long as the filter does anything."""
         metrics = self._metrics
-        return metrics.total("points_inserted_total"), metrics.value("log_bayes_factor")
+        windows = metrics.value("log_bayes_factor") + metrics.value("windows_settled_total")
+        return metrics.total("points_inserted_total"), windows
 
     def _run(self) -> None:
         try:

@@ -163,7 +163,7 @@ class Filter:
             {
                 "kafka": {"bootstrap_servers": "localhost:9092", "input_topics": [TOPIC]},
                 "schedule": {"every_days": every_days},
-                "model": {"id": entry.model_id, "threads": 1},
+                "model": {"id": entry.model_id, "threads": 1, "cascade": False},
                 "batch": {"chunk": 1},
             }
         )

@@ -18,7 +18,7 @@ from broker_filter.scoring.star_scorer import StarScorer, settings_for
 def scorer(tiny_entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alert = {"log10_k": -10.0, "posterior_samples": 20, "certified": False}
     tiny = StarScorer(settings_for(tiny_entry, alert=alert, schedule={"every_days": 2.0}))
-    monkeypatch.setattr(star_scorer, "scorer_of", lambda _: tiny)
+    monkeypatch.setattr(star_scorer, "scorer_of", lambda *_: tiny)
 
 
 @pytest.fixture

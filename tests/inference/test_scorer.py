@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from broker_filter.inference import zoo
+from broker_filter.inference import scan, zoo
 from broker_filter.inference.buckets import by_bucket
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.network_input import network_input
@@ -201,3 +201,35 @@ def test_chunks_cover_every_window_once_in_its_bucket() -> None:
         shorter = [b for b in buckets if b < bucket]
         assert (np.minimum(batch.n[rows], buckets[-1]) <= bucket).all()
         assert not shorter or (batch.n[rows] > shorter[-1]).all()
+
+
+def test_chosen_windows_have_the_k_that_they_have_among_all(scorer: Scorer) -> None:
+    batch = make_batch(LENGTHS, seed=5)
+    whole = scorer.score(batch)
+    first = np.arange(len(batch)) % 3 == 0
+    scored = scorer.score(batch, first)
+    assert np.isnan(scored.log10_k[~first]).all()
+    np.testing.assert_array_equal(scored.log10_k[first], whole.log10_k[first])
+    scorer.add(scored, batch, ~first)
+    np.testing.assert_array_equal(scored.log10_k, whole.log10_k)
+    assert torch.equal(scored.summary, whole.summary)
+
+
+def test_the_scan_settles_constant_stars_and_leaves_events(filed: zoo.Entry) -> None:
+    batch = make_batch([800] * 40, seed=6)
+    noise = np.random.default_rng(1).standard_normal((20, 800))
+    batch.flux[:20] = 1 + batch.sigma[:20] * noise
+    scorer = Scorer(filed, chunk=CHUNK)
+    settled = scorer.settled(batch, 3.0)
+    assert settled[:20].sum() >= 15
+    assert not settled[scorer.score(batch).log10_k >= 3.0].any()
+    assert not scorer.settled(batch, 0.0).any()
+
+
+def test_settled_on_the_device_is_as_settled_by_the_loop(filed: zoo.Entry) -> None:
+    batch = make_batch([90, 300, 800] * 20, seed=6)
+    noise = np.random.default_rng(1).standard_normal(batch.flux.shape)
+    batch.flux[:] = 1 + batch.sigma * (noise + 0.3)
+    scorer = Scorer(filed, chunk=CHUNK)
+    expected = scan.significance(batch, DAYS)
+    np.testing.assert_allclose(scorer._significance(batch), expected, rtol=1e-4, atol=1e-3)

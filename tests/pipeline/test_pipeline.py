@@ -784,3 +784,38 @@ def test_a_topic_that_goes_leaves_its_stars_to_the_others(alerts: list[Alert]) -
     assert {topic for topic, _ in outputs.captured[SHARED].offsets} == {"night-2", "night-3"}
     pipeline.intake.drop([("night-2", 0), ("night-3", 0)])
     assert pipeline.intake.keys() == []
+
+
+class CascadedScorer(PeakScorer):
+    """Settles windows whose K is low, and gives K of the windows that it is asked for alone."""
+
+    def settled(self, batch: WindowBatch, log10_k: float) -> Any:
+        return super().score(batch).log10_k < log10_k - 1
+
+    def score(self, batch: WindowBatch, chosen: Any = None) -> Scored:
+        scored = super().score(batch)
+        if chosen is not None:
+            scored.log10_k[~chosen] = np.nan
+        return scored
+
+    def add(self, scored: Scored, batch: WindowBatch, chosen: Any) -> None:
+        scored.log10_k[chosen] = super().score(batch).log10_k[chosen]
+
+
+CASCADE = AssessmentOptions(Rule(THRESHOLD), prior_odds=1e-6, samples=20, cascade=True)
+
+
+@pytest.mark.parametrize("poll", [1, 50, len(STREAM)])
+def test_a_cascade_gives_the_same_alerts(alerts: list[Alert], poll: int) -> None:
+    metrics = Metrics()
+    pipeline = make_pipeline(CascadedScorer(), metrics=metrics, options=CASCADE)
+    found: list[Alert] = []
+    for first in range(0, len(STREAM), poll):
+        found += pipeline.step(STREAM[first : first + poll], 0.0, flush=True).alerts
+    assert contents(found) == contents(alerts)
+    settled, seen = (metrics.value(n) for n in ("windows_settled_total", "log_bayes_factor"))
+    without = Metrics()
+    make_pipeline(metrics=without).step(STREAM, 0.0, flush=True)
+    assert settled + seen == without.value("log_bayes_factor")
+    assert settled > 100
+    assert without.value("windows_settled_total") == 0

@@ -40,7 +40,7 @@ def scorer(tiny_entry: Path) -> StarScorer:
 
 @pytest.fixture
 def own(scorer: StarScorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(star_scorer, "scorer_of", lambda _: scorer)
+    monkeypatch.setattr(star_scorer, "scorer_of", lambda *_: scorer)
 
 
 def parts(**changes: Any) -> Any:

@@ -20,7 +20,7 @@ TIME = np.arange(60_000.0, 60_006.0, 0.2)
 @pytest.fixture(autouse=True)
 def scorer(tiny_entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = StarScorer(settings_for(tiny_entry, alert={"certified": False}))
-    monkeypatch.setattr(star_scorer, "scorer_of", lambda _: tiny)
+    monkeypatch.setattr(star_scorer, "scorer_of", lambda *_: tiny)
 
 
 @pytest.fixture
