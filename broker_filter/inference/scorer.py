@@ -8,7 +8,8 @@ window's K does not depend on which other windows came with it.
 All of it belongs into one thread. OpenMP keeps a team of threads for each thread that computes in
 parallel, and once all teams together outnumber the cores it lets them sleep between calls, which
 halves the speed (throttled spinning of libgomp). So a scorer leaves the thread that makes it with
-one, and the thread that scores gets the team.
+one, and the thread that scores gets the team, for the network alone: fits, their rivals and samples
+of one window are small operations, of which each would wait for the team.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from broker_filter.inference.prior import BoxPrior
 from broker_filter.inference.rival_noise import NoisePrior
 from broker_filter.inference.rival_shapes import Span
 from broker_filter.inference.rivals import Comparison, compare
+from broker_filter.inference.threads import one_thread
 from broker_filter.types import Fit, NotFitted, StarEpochs, WindowBatch
 
 __all__ = ["Scored", "Scorer"]
@@ -208,7 +210,8 @@ class Scorer:
         One window a call: the samples then are the same whichever other windows alert.
         """
         model, s = self._of(scored, row)
-        theta, _ = model.sampler(s, samples, [seed])
+        with one_thread():
+            theta, _ = model.sampler(s, samples, [seed])
         return theta[0].cpu().numpy()
 
     @torch.inference_mode()
@@ -251,7 +254,8 @@ class Scorer:
         if whole_event:
             fitter = fitter.reaching_back(max(t_start - float(epochs.mjd_tai[0]), 0.0))
         starts = torch.from_numpy(self.posterior(scored, row, FIT_STARTS, seed))
-        return fitter(epochs, t_start, starts, seed, samples=samples)
+        with one_thread():
+            return fitter(epochs, t_start, starts, seed, samples=samples)
 
     def compare(self, epochs: StarEpochs, fit: Fit, seed: int, noise: NoisePrior) -> Comparison:
         """Compare the lens of a fit with what else it could be.
@@ -270,7 +274,8 @@ class Scorer:
         likelihood = Likelihood(usable_epochs(epochs), fit.t_start, self.prior_of(epochs.survey))
         days = likelihood.days
         span = Span(float(days.min()), float(days.max()))
-        return compare(likelihood, fit.lenses, noise, span, seed)
+        with one_thread():
+            return compare(likelihood, fit.lenses, noise, span, seed)
 
     def warm_up(self) -> None:
         """Run each shape once, a fit and the scan, so that the first alert waits for none of them.

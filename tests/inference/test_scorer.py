@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -190,6 +190,28 @@ def test_the_thread_that_scores_has_the_threads_and_the_one_that_made_the_scorer
     scorers: list[Scorer] = []
     assert in_a_thread(lambda: scorers.append(Scorer(filed, chunk=CHUNK, threads=3))) == 1
     assert in_a_thread(scorers[0].warm_up) == 3
+
+
+def test_samples_and_fits_take_one_thread_and_give_the_others_back(
+    filed: zoo.Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer, batch, used = Scorer(filed, chunk=CHUNK, threads=3), make_batch(LENGTHS), []
+
+    def note(*_: object, **__: object) -> tuple[torch.Tensor, None]:
+        used.append(torch.get_num_threads())
+        return torch.zeros(1, 2, 5), None
+
+    def work() -> int:
+        scorer.warm_up()
+        scored = scorer.score(batch)
+        (model,) = scorer._models
+        monkeypatch.setattr(scorer, "_models", [replace(model, sampler=note, fitter=note)])
+        scorer.fit(batch.epochs(0), 0.0, scored, 0, 1)
+        return torch.get_num_threads()
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(work).result() == 3
+    assert used == [1, 1]
 
 
 def test_chunks_cover_every_window_once_in_its_bucket() -> None:
