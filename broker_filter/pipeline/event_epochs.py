@@ -41,6 +41,9 @@ __all__ = ["MAX_EPOCHS", "epochs_from_columns", "epochs_to_columns", "extended",
 MAX_EPOCHS: Final = 2000
 """Most epochs kept of one event; beyond, neighbours of one source are merged."""
 
+OLDER: Final = 100.0
+"""So many times cheaper is a pair that has left the newest window."""
+
 UNKNOWN: Final = SourceHistory(0.0, 0.0, 1.0, 0.0, 0.0)
 """History of a source of which nothing is known."""
 
@@ -58,8 +61,8 @@ def extended(
     row : int
         The window: all that is known of its band from its start on is replaced by what it holds.
     limit : int
-        Most epochs to keep. Older ones are merged first; those of the window stay whole as long
-        as there are no more of them alone.
+        Most epochs to keep. Older ones are merged first, but for those of an event: before these,
+        the window's own.
 
     Returns
     -------
@@ -125,7 +128,7 @@ def _taken(epochs: StarEpochs, rows: IntArray | NDArray[np.bool_]) -> StarEpochs
 
 
 def _thinned(epochs: StarEpochs, limit: int, newest: int) -> StarEpochs:
-    """No more than ``limit`` epochs (but one a source), merging the older ones first.
+    """No more than ``limit`` epochs (but one a source).
 
     Parameters
     ----------
@@ -133,39 +136,42 @@ def _thinned(epochs: StarEpochs, limit: int, newest: int) -> StarEpochs:
         In order of time.
     limit : int
     newest : int
-        So many epochs at the end are merged only where the others do not suffice.
+        So many epochs at the end are spared as long as the others can go without loss.
     """
-    spared = newest
     while len(epochs) > limit:
         before = len(epochs)
-        epochs = _merged(epochs, before - limit, before - spared)
+        epochs = _merged(epochs, before - limit, before - newest)
         if len(epochs) == before:
-            if not spared:
-                break
-            spared = 0
+            break
     return epochs
 
 
-def _merged(epochs: StarEpochs, surplus: int, end: int) -> StarEpochs:
-    """Merge up to ``surplus`` pairs of neighbours of one source among the first ``end`` epochs.
+def _merged(epochs: StarEpochs, surplus: int, older: int) -> StarEpochs:
+    """Merge up to ``surplus`` pairs of neighbours of one source, those that cost least.
 
-    The closest pairs go first, so that what is dense is thinned and what is rare stays; no epoch
-    is in two pairs, and the last of each source is in none.
+    A pair costs the time between the two, so that what is dense is thinned and what is rare stays,
+    times 1 + S^2 for a mean that lies S errors of a single epoch away from the baseline, so that a
+    short event stays whole in a long history without one, and less by `OLDER` among the first
+    ``older`` epochs. No epoch is in two pairs, and the last of each source is in none.
     """
     # Not on the grid of `broker_filter.windows.thinning`: that one has to know of every late epoch
     # whether it was merged already. Here each window comes whole, so the pairs may be free.
-    first, second = _pairs(epochs, end)
-    gap = epochs.mjd_tai[second] - epochs.mjd_tai[first]
-    chosen = np.argsort(gap, kind="stable")[:surplus]
-    if not len(chosen):
+    first, second = _pairs(epochs)
+    if not len(first):
         return epochs
-    first, second = first[chosen], second[chosen]
     weight = epochs.sigma.astype(np.float64) ** -2
     total = weight[first] + weight[second]
 
     def mean(values: NDArray[Any]) -> FloatArray:
         return np.asarray((weight[first] * values[first] + weight[second] * values[second]) / total)
 
+    gap = epochs.mjd_tai[second] - epochs.mjd_tai[first]
+    cost = gap * (1 + ((mean(epochs.flux) - 1) / np.median(epochs.sigma)) ** 2)
+    cost[second < older] /= OLDER
+    # Few at a time: what is merged of them may be cheaper than the next ones.
+    most = min(surplus, 1 + len(cost) // 8)
+    chosen = np.argsort(cost, kind="stable")[:most]
+    first, second, total = first[chosen], second[chosen], total[chosen]
     time, flux, sigma = epochs.mjd_tai.copy(), epochs.flux.copy(), epochs.sigma.copy()
     time[first], flux[first], sigma[first] = mean(time), mean(epochs.flux), total**-0.5
     kept = np.ones(len(epochs), np.bool_)
@@ -174,12 +180,11 @@ def _merged(epochs: StarEpochs, surplus: int, end: int) -> StarEpochs:
     return _taken(merged, np.argsort(merged.mjd_tai, kind="stable"))
 
 
-def _pairs(epochs: StarEpochs, end: int) -> tuple[IntArray, IntArray]:
+def _pairs(epochs: StarEpochs) -> tuple[IntArray, IntArray]:
     """Rows of neighbouring epochs of each source: its first and second, third and fourth, ..."""
     first, second = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for source in range(len(epochs.sources)):
         mine = np.flatnonzero(epochs.source == source)[:-1]
-        mine = mine[mine < end]
         pairs = mine[: len(mine) // 2 * 2].reshape(-1, 2)
         first.append(pairs[:, 0])
         second.append(pairs[:, 1])

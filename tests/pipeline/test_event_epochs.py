@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from broker_filter.errors import StateError
@@ -25,7 +26,7 @@ def window(
     level: float = 1000.0,
     name: str = "a",
     band: str = "r",
-    flux: float = 1.0,
+    flux: npt.ArrayLike = 1.0,
 ) -> WindowBatch:
     """A window with epochs of one source at these times, MJD TAI."""
     n = len(times)
@@ -37,7 +38,7 @@ def window(
         coordinates=[None],
         t_start=np.array([start]),
         mjd_tai=np.array([times]),
-        flux=np.full((1, n), flux, np.float32),
+        flux=np.broadcast_to(np.float32(flux), (1, n)).copy(),
         sigma=np.full((1, n), 0.01, np.float32),
         n=np.array([n]),
         baseline=np.array([level]),
@@ -98,7 +99,7 @@ def test_a_long_event_is_bounded_and_keeps_its_newest_epochs() -> None:
         newest = window(start, times, flux=1.5)
         known = extended(known, newest, 0, limit=500)
         assert len(known) <= 500
-        assert known.mjd_tai[-300:].tolist() == times
+        assert np.isin(times, known.mjd_tai).mean() > 0.9  # the others lie close to a neighbour
         assert (np.diff(known.mjd_tai) >= 0).all()
     assert known is not None
     assert known.mjd_tai[0] < 5
@@ -127,6 +128,22 @@ def test_merging_keeps_the_weight_and_the_weighted_sum_of_each_source() -> None:
                 (whole.flux[a] ** power / whole.sigma[a] ** 2).sum(),
                 rtol=1e-4,
             )
+
+
+def test_a_short_event_stays_whole_in_a_long_history() -> None:
+    """As of a star that several sites observe every few minutes for months."""
+    rng = np.random.default_rng(6)
+    known, event = None, np.linspace(9.5, 9.8, 25)
+    for start in range(0, 100, 5):
+        times = np.sort(rng.uniform(start, start + 20, 480))
+        flux = rng.normal(1, 0.01, 480)
+        if start <= 9:
+            times = np.sort(np.r_[times, event])
+            flux = 1 + rng.normal(0, 0.01, 505)
+        flux[np.isin(times, event)] = 2.0
+        known = extended(known, window(start, times.tolist(), flux=flux), 0, limit=500)
+        assert len(known) <= 500
+        assert np.isin(event, known.mjd_tai).all()
 
 
 def test_a_window_above_the_limit_is_thinned_itself() -> None:
