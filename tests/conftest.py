@@ -9,6 +9,9 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 
+# Files of tests run side by side, one a core. Read once, when numpy and torch are first imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:

@@ -35,6 +35,10 @@ __all__ = ["FAULTS"]
 
 TIMES = 3
 """Disturbances of one run, where one alone takes little time."""
+STOPPED_AT = (0.05, 0.3, 0.55)
+"""Shares of a backlog after which the filter is stopped."""
+STOP_S = 30.0
+"""From SIGTERM to the exit, as deploy/README states it."""
 CUT_S = 60.0
 PAUSED_S = 20.0
 THROTTLED_S = 30.0
@@ -83,6 +87,25 @@ def terminate(lab: Lab) -> Result:
             filter_ = run.start()
         verdict = lab.end(run, stream, filter_)
     return verdict, f"{TIMES} stops a run, status 0 within {longest:.1f} s"
+
+
+def terminate_amid_backlog(lab: Lab) -> Result:
+    """SIGTERM while the whole archive waits; each must end with status 0 in the time stated."""
+    took, left = [], []
+    with lab.trial() as (run, stream):
+        stream.to(1, at_once=True)
+        for share in STOPPED_AT:
+            filter_ = run.start()
+            run.until(lambda share=share: run.share_done() > share)
+            began = time.monotonic()
+            assert filter_.stop() == 0, run.logs()
+            took.append(time.monotonic() - began)
+            left.append(1 - run.share_done())
+            assert took[-1] < STOP_S, run.logs()
+            assert left[-1] > 0, run.logs()
+        verdict = lab.end(run, stream, run.start())
+    stops = ", ".join(f"{t:.1f} s ({100 * s:.0f} % left)" for t, s in zip(took, left, strict=True))
+    return verdict, f"status 0 after {stops}"
 
 
 def join_and_leave(lab: Lab) -> Result:
@@ -436,6 +459,7 @@ def poison_100(lab: Lab) -> Result:
 FAULTS: dict[str, Case] = {
     "kill -9": kill,
     "SIGTERM": terminate,
+    "SIGTERM amid a backlog": terminate_amid_backlog,
     "join and leave": join_and_leave,
     "rebalance of all": sudden_rebalance,
     "broker killed": broker_restart,

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture(scope="module")
 def archive() -> Archive:
-    return make_archive(stars=6, injected=5, every=4)
+    return make_archive(stars=6, injected=3, every=4)
 
 
 @pytest.fixture(scope="module")

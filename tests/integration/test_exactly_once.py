@@ -31,13 +31,13 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture(scope="module")
 def archive() -> Archive:
-    return make_archive()
+    return make_archive(stars=6, injected=5, every=4)
 
 
 @pytest.fixture(scope="module")
 def expected(archive: Archive) -> Outcome:
     alerts = undisturbed(archive)
-    assert len(alerts) >= 20
+    assert len(alerts) >= 10
     return alerts
 
 

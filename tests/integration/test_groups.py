@@ -66,11 +66,11 @@ def take(source: KafkaSource, count: int) -> list[Message]:
 
 
 def test_a_second_member_joins_and_leaves(kafka: str, tmp_path: Path) -> None:
-    archive = make_archive()
+    archive = make_archive(stars=6, injected=5, every=4)
     with trial(kafka, archive, tmp_path) as run:
         first = run.start()
         run.until(lambda: first.logged("started"))
-        run.feed(20)
+        run.feed(10)
         second = run.start()
         run.until(lambda: second.logged("restored"))
         run.until(lambda: run.share_done() > 0.5)
