@@ -21,6 +21,8 @@ their errors would fill the picture."""
 GRID = 400
 REACH = 8.0  # of the picture, in tE around the peak, where the light curve is longer
 
+AROUND_DAYS = 2.0  # at least, on either side of the peak of an event that is over
+
 
 @dataclass(frozen=True, slots=True)
 class ShownCurve:
@@ -125,9 +127,12 @@ class _Fitted:
 
 
 def _limits(alert: Alert) -> tuple[float, float]:
-    """From the first epoch to the end of the window, or around the peak where that is long ago."""
+    """From the first epoch to the end of the window; of an event that is over, around its peak."""
     start, end = alert.window_start_mjd_tai, alert.window_start_mjd_tai + alert.window_days
     t0, tE = alert.t0_mjd_tai, alert.interval("tE").median
+    around = max(REACH * tE, AROUND_DAYS)
+    if alert.state == "final" and t0 + around < alert.last_epoch_mjd_tai:
+        return max(alert.first_epoch_mjd_tai, t0 - around), t0 + around
     first = min(start, max(alert.first_epoch_mjd_tai, t0 - REACH * tE))
     last = min(max(end, t0 + tE), alert.last_epoch_mjd_tai + alert.window_days)
     return first, max(end, last)

@@ -121,6 +121,17 @@ def test_one_outlier_does_not_make_the_event_invisible(
     assert sorted(float(line.get_ydata()[0]) for line in marked) == [low, high]
 
 
+def test_the_picture_of_a_short_event_that_is_over_is_around_its_peak() -> None:
+    plain = build.alert()
+    t0 = plain.t0_mjd_tai
+    later = {"last_epoch_mjd_tai": t0 + 60, "window_start_mjd_tai": t0 + 45}
+    running = shown_curve(build.alert(state="update", **later), point_source).limits
+    over = shown_curve(build.alert(state="final", **later), point_source).limits
+    assert running[1] >= t0 + 60
+    half = max(8 * plain.interval("tE").median, 2.0)
+    assert over == (max(plain.first_epoch_mjd_tai, t0 - half), t0 + half)
+
+
 def test_limits_hold_curve_and_bulk() -> None:
     values = np.concatenate([np.linspace(0.9, 1.1, 98), [50.0, -50.0]])
     low, high = bulk_limits(values, np.array([1.0, 3.0]))
