@@ -1,21 +1,25 @@
-"""Gaussian noise with memory: white noise on top of an Ornstein-Uhlenbeck process, in O(n).
+"""Gaussian noise whose red part is an Ornstein-Uhlenbeck process: inverse covariances in O(n).
 
-The covariance of two epochs is ``a^2 exp(-|dt| / tau)``, and ``(k sigma)^2`` more for an epoch with
-itself. A Kalman filter turns any column of numbers, one for each epoch, into independent
+A Kalman filter turns any column of numbers, one for each epoch, into independent
 innovations; products of such columns with the inverse covariance between them are sums over
 innovations, and so are likelihoods (Durbin & Koopman 2012, Time Series Analysis by State Space
-Methods, ch. 4). All models and columns go through the epochs together.
+Methods, ch. 4). The filter is linear, so within a block of some epochs it is a small matrix, and
+only the mean with which a block begins goes from block to block.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from broker_filter.types import FloatArray
 
 __all__ = ["Models", "RedNoise", "absorbed"]
+
+BLOCK: Final = 16
+"""Epochs that go through the filter as one matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +57,20 @@ class RedNoise:
     """
 
     def __init__(self, t: FloatArray, sigma: FloatArray, models: Models) -> None:
-        self.models = models
-        variance = models.amplitude**2
-        white = np.square(sigma[:, None] * models.scale)
-        step = np.diff(t, prepend=t[:1])
-        with np.errstate(under="ignore"):
-            self._decay = np.exp(-step[:, None] / models.tau)
-        self._total = np.empty_like(white)  # variance of each innovation, (n, M)
-        self._gain = np.empty_like(white)
-        known = variance.copy()
-        for i, decay in enumerate(self._decay):
-            known = variance + decay**2 * (known - variance)
-            total = self._total[i] = known + white[i]
-            gain = self._gain[i] = known / total
-            known = known * (1 - gain)
+        self.models, self._n = models, len(t)
+        variance = models.amplitude[:, None] ** 2
+        step = np.diff(t, prepend=t[:1]) / models.tau[:, None]
+        white = np.square(models.scale[:, None] * sigma)
+        decay, fresh = np.exp(-step), -np.expm1(-2 * step) * variance
+        known = _known(decay**2, fresh, 1 / white, variance)
+        before = np.concatenate([variance, known[:, :-1]], axis=1)
+        self._total = decay**2 * before + fresh + white  # variance of each innovation, (M, n)
+        self._filter = _filter(decay, known / white, self._total**-0.5)
 
     @property
     def log_determinant(self) -> FloatArray:
         """Natural log of the determinant of each model's covariance, shape (M,)."""
-        return np.asarray(np.log(self._total).sum(axis=0))
+        return np.asarray(np.log(self._total).sum(axis=1))
 
     def products(self, columns: FloatArray) -> FloatArray:
         """Products of columns with the inverse covariance between them.
@@ -84,21 +83,8 @@ class RedNoise:
         -------
         ndarray, shape (M, m, m), float64
         """
-        white = self.innovations(columns)
-        return np.asarray(np.einsum("nMi,nMj->Mij", white, white, optimize=True))
-
-    def innovations(self, columns: FloatArray) -> FloatArray:
-        """Columns as independent numbers of unit variance, shape (n, M, m)."""
-        found = np.empty((*self._gain.shape, columns.shape[1]))
-        mean = np.zeros(found.shape[1:])
-        root = np.sqrt(self._total)
-        for i, column in enumerate(columns):
-            mean *= self._decay[i, :, None]
-            new = column - mean
-            np.divide(new, root[i, :, None], out=found[i])
-            new *= self._gain[i, :, None]
-            mean += new
-        return found
+        white = self._innovations(columns).reshape(len(self.models), -1, columns.shape[1])
+        return np.asarray(white.transpose(0, 2, 1) @ white)
 
     def products_with(self, fixed: FloatArray, columns: FloatArray) -> tuple[FloatArray, ...]:
         """Products of many columns with themselves and with a few fixed ones.
@@ -115,50 +101,48 @@ class RedNoise:
         mixed : ndarray, shape (M, f, m), float64
             Of each fixed one with each column.
         """
-        few = self.innovations(fixed)
-        shape = (len(self.models), columns.shape[1])
-        squares, mean = np.zeros(shape), np.zeros(shape)
-        mixed = np.zeros((shape[0], fixed.shape[1], shape[1]))
-        for i, column in enumerate(columns):
-            mean *= self._decay[i, :, None]
-            new = column - mean
-            mean += self._gain[i, :, None] * new
-            new /= np.sqrt(self._total[i])[:, None]
-            squares += new * new
-            for j in range(fixed.shape[1]):
-                mixed[:, j] += few[i, :, j, None] * new
-        return squares, mixed
+        white = self._innovations(columns)
+        squares = np.einsum("Mbim,Mbim->Mm", white, white)
+        return squares, self.times(fixed).transpose(0, 2, 1) @ columns
 
-    def smoothed(self, columns: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The inverse covariance times columns, and its diagonal.
+    def times(self, columns: FloatArray) -> FloatArray:
+        """The inverse covariance times columns, shape (M, n, m), float64.
 
         Parameters
         ----------
         columns : ndarray, shape (n, m), float64
 
-        Returns
-        -------
-        times : ndarray, shape (n, M, m), float64
-        diagonal : ndarray, shape (n, M), float64
-
         Notes
         -----
-        The smoothing errors of de Jong (1989, J. Am. Stat. Assoc. 84, 1085).
+        The transposed filter, from the last block to the first: what the mean with which a block
+        ends adds to all later innovations goes from block to block.
         """
-        white = self.innovations(columns)
-        root = np.sqrt(self._total)
-        times, diagonal = np.empty_like(white), np.empty_like(root)
-        later = np.zeros(white.shape[1:])
-        later_square = np.zeros(root.shape[1])
-        for i in range(len(root) - 1, -1, -1):
-            after = self._decay[i + 1] if i + 1 < len(root) else 0.0 * root[i]
-            gain = after * self._gain[i]
-            times[i] = white[i] / root[i, :, None] - gain[:, None] * later
-            diagonal[i] = 1 / self._total[i] + gain**2 * later_square
-            later = times[i] + after[:, None] * later
-            kept = after - gain
-            later_square = 1 / self._total[i] + kept**2 * later_square
-        return times, diagonal
+        white = self._innovations(columns)
+        found = self._filter[..., :-1, :].transpose(0, 1, 3, 2) @ white
+        times, later = found[:, :, :-1], found[:, :, -1]
+        end = self._filter[:, :, -1, :, None]
+        for i in range(white.shape[1] - 2, -1, -1):
+            found[:, i] += end[:, i] * later[:, i + 1, None]
+        return times.reshape(len(self.models), -1, columns.shape[1])[:, : self._n]
+
+    @property
+    def diagonal(self) -> FloatArray:
+        """Of the inverse covariances, shape (M, n); see `times`."""
+        squares = np.square(self._filter)
+        found = squares[..., :-1, :].sum(axis=2)
+        for i in range(found.shape[1] - 2, -1, -1):
+            found[:, i] += squares[:, i, -1] * found[:, i + 1, -1:]
+        return np.asarray(found[..., :-1].reshape(len(found), -1)[:, : self._n])
+
+    def _innovations(self, columns: FloatArray) -> FloatArray:
+        """Columns as independent numbers of unit variance, shape (M, blocks, BLOCK, m)."""
+        parts = _in_blocks(columns.T, 0.0).transpose(1, 2, 0)
+        found = self._filter[..., :-1] @ parts
+        white, mean = found[:, :, :-1], found[:, :, -1]
+        for i in range(1, len(parts)):
+            mean[:, i] += self._filter[:, i, -1, -1:] * mean[:, i - 1]
+        white[:, 1:] += self._filter[:, 1:, :-1, -1:] * mean[:, :-1, None]
+        return white
 
 
 def absorbed(gram: FloatArray, j: int, variance: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -170,3 +154,74 @@ def absorbed(gram: FloatArray, j: int, variance: FloatArray) -> tuple[FloatArray
     total = 1 + variance * column[..., j]
     factor = (variance / total)[..., None, None]
     return gram - factor * column[..., :, None] * column[..., None, :], -0.5 * np.log(total)
+
+
+def _in_blocks(rows: FloatArray, fill: float) -> FloatArray:
+    """Numbers of all epochs, shape (..., n), by blocks, the last of which is filled up."""
+    *shape, n = rows.shape
+    blocks = -(-n // BLOCK)
+    found = np.full((*shape, blocks * BLOCK), fill)
+    found[..., :n] = rows
+    return found.reshape(*shape, blocks, BLOCK)
+
+
+def _known(
+    kept: FloatArray, fresh: FloatArray, weight: FloatArray, start: FloatArray
+) -> FloatArray:
+    """Variance of the red noise once each epoch is known, shape (M, n).
+
+    Parameters
+    ----------
+    kept, fresh, weight : ndarray, shape (M, n), float64
+        What is left of the variance since the epoch before, and what is new; the inverse variance
+        of an epoch's own error.
+    start : ndarray, shape (M, 1), float64
+        Variance before the first epoch.
+
+    Notes
+    -----
+    ``x' = 1 / (1 / (kept x + fresh) + weight)`` is linear in numerator and denominator of x, so a
+    block that is known for two starts is known for all.
+    """
+    n = kept.shape[1]
+    kept, fresh, weight = _in_blocks(kept, 1.0), _in_blocks(fresh, 0.0), _in_blocks(weight, 0.0)
+    over, under = (np.empty((2, *kept.shape)) for _ in range(2))
+    p, q = np.zeros((2, 2, *kept.shape[:2]))
+    p[0], q[1] = 1, 1
+    for j in range(BLOCK):
+        p = kept[:, :, j] * p + fresh[:, :, j] * q
+        q = q + weight[:, :, j] * p
+        over[..., j], under[..., j] = p, q
+    found = np.empty_like(kept)
+    for i in range(kept.shape[1]):
+        found[:, i] = over[0, :, i] * start + over[1, :, i]
+        found[:, i] /= under[0, :, i] * start + under[1, :, i]
+        start = found[:, i, -1:]
+    return found.reshape(len(found), -1)[:, :n]
+
+
+def _filter(decay: FloatArray, gain: FloatArray, inverse_root: FloatArray) -> FloatArray:
+    """The filter of each block as a matrix, shape (M, blocks, BLOCK + 1, BLOCK + 1).
+
+    It turns a column, and the mean of the red noise before it, into innovations and the mean after
+    it. Epochs that fill up the last block leave that mean as it is.
+
+    Parameters
+    ----------
+    decay, gain, inverse_root : ndarray, shape (M, n), float64
+        Of the mean since the epoch before; weight of an epoch; inverse root of the variance of its
+        innovation.
+    """
+    decay, gain = _in_blocks(decay, 1.0), _in_blocks(gain, 0.0)
+    inverse_root = _in_blocks(inverse_root, 0.0)
+    found = np.empty((*decay.shape[:2], BLOCK + 1, BLOCK + 1))
+    mean = np.zeros((*decay.shape[:2], BLOCK + 1))
+    mean[..., -1] = 1
+    for j in range(BLOCK):
+        mean *= decay[:, :, j, None]
+        np.multiply(mean, -inverse_root[:, :, j, None], out=found[:, :, j])
+        found[:, :, j, j] = inverse_root[:, :, j]
+        mean *= 1 - gain[:, :, j, None]
+        mean[:, :, j] = gain[:, :, j]
+    found[:, :, -1] = mean
+    return found

@@ -25,7 +25,7 @@ from broker_filter.types import FloatArray, NoiseFit, RobustK
 
 __all__ = ["robust_k", "source_lights"]
 
-MOST_SAMPLES = 400
+MOST_SAMPLES = 200
 NONE_WRONG = 0.9
 """Prior probability that no epoch of a source is wrong; one, and two, have half of the rest."""
 OUTLIER = 7.0

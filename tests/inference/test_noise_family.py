@@ -84,6 +84,20 @@ def test_a_wrong_night_is_found() -> None:
     assert found.wrong_night == (night[0], night[-1])
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_supremum_is_not_below_the_member_that_made_the_data(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    k, a, tau = rng.uniform(0.8, 1.5), rng.uniform(0, 1), 10 ** rng.uniform(-1, 1)
+    light = star(seed, n=120, k=k, a=a, tau=tau)
+    epochs, night = rng.choice(120, 2, replace=False), light.nights[rng.integers(8)]
+    offsets = [*rng.choice([-0.9, 1.2, 40.0], 2), rng.choice([-0.15, 0.3])]
+    cov = covariance(light.t, light.sigma, k, a * light.median_error, tau, 0.002)
+    for offset, where in zip(offsets, [epochs[:1], epochs[1:], night], strict=True):
+        light.residual[where] += offset
+        cov[np.ix_(where, where)] += offset**2
+    assert log_supremum(light, FAMILY).log_density >= log_density(light, cov) - 0.1
+
+
 def test_without_wrong_epochs_in_the_family_an_outlier_counts() -> None:
     light = star(13)
     light.residual[5] += 1.0
