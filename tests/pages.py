@@ -30,6 +30,7 @@ ZOO = ROOT / "model_zoo" / "README.md"
 CODE = PACKAGE / "README.md"
 REPLAY = PACKAGE / "replay" / "README.md"
 FORWARD = PACKAGE / "forward" / "README.md"
+ADAPTERS = PACKAGE / "adapters" / "README.md"
 BENCH = ROOT / "tests" / "bench" / "README.md"
 PICTURE = ROOT / "deploy" / "alert.png"
 
@@ -52,6 +53,7 @@ ROOMS = (
         "client",
         "forward",
         "scoring",
+        "adapters",
         "commands",
         "config",
     ),
@@ -549,6 +551,7 @@ BLOCKS: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     BENCH: {"bench": bench, "demo": demo},
     REPLAY: {},
     FORWARD: {},
+    ADAPTERS: {},
 }
 PAGES = tuple(BLOCKS)
 

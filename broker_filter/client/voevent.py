@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 from typing import Final
 from xml.etree.ElementTree import Element, SubElement, indent, register_namespace, tostring
 
+import numpy as np
+
 from broker_filter.alerts.alert import Alert, mjd_to_datetime
 from broker_filter.alerts.parts import UNITS
 from broker_filter.alerts.words import in_words
 from broker_filter.errors import ConfigError
 from broker_filter.observe.text import printable
-from broker_filter.photometry.times import MJD_ZERO
+from broker_filter.photometry.times import MJD_ZERO, to_mjd_utc
 from broker_filter.schemas import software_version
 
 __all__ = ["AUTHORITY", "ivorn", "voevent"]
@@ -130,11 +132,16 @@ def _what(packet: Element, alert: Alert) -> None:
             _number(what, name, value, ucd, unit)
     for one in alert.summary:
         group = SubElement(what, "Group", name=one.name)
-        zero, unit = (MJD_ZERO, "d") if one.name == "t0" else (0.0, UNITS[one.name])
         for name in ("median", "p16", "p84"):
-            _number(group, name, zero + getattr(one, name), _UCD[one.name], unit)
+            value = getattr(one, name)
+            value = MJD_ZERO + _utc(value) if one.name == "t0" else value
+            _number(group, name, value, _UCD[one.name], UNITS[one.name])
     note = SubElement(what, "Description")
-    note.text = "t0 is JD in TAI, not corrected to the Sun. Magnitudes are AB."
+    note.text = "t0 is JD in UTC, not corrected to the Sun. Magnitudes are AB."
+
+
+def _utc(mjd_tai: float) -> float:
+    return float(to_mjd_utc(np.array(mjd_tai)))
 
 
 def _number(parent: Element, name: str, value: float, ucd: str, unit: str) -> None:
@@ -149,10 +156,10 @@ def _where(packet: Element, alert: Alert) -> None:
     data = SubElement(SubElement(packet, "WhereWhen"), "ObsDataLocation")
     SubElement(data, "ObservatoryLocation", id=printable(alert.survey))
     location = SubElement(data, "ObservationLocation")
-    SubElement(location, "AstroCoordSystem", id="TAI-ICRS-TOPO")
-    place = SubElement(location, "AstroCoords", coord_system_id="TAI-ICRS-TOPO")
+    SubElement(location, "AstroCoordSystem", id="UTC-ICRS-TOPO")
+    place = SubElement(location, "AstroCoords", coord_system_id="UTC-ICRS-TOPO")
     instant = SubElement(SubElement(place, "Time", unit="s"), "TimeInstant")
-    when = mjd_to_datetime(alert.last_epoch_mjd_tai)
+    when = mjd_to_datetime(_utc(alert.last_epoch_mjd_tai))
     SubElement(instant, "ISOTime").text = when.isoformat(timespec="milliseconds")
     position = SubElement(place, "Position2D", unit="deg")
     SubElement(position, "Name1").text = "RA"

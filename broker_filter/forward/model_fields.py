@@ -15,12 +15,11 @@ import numpy as np
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.parts import Source
-from broker_filter.photometry.times import MJD_ZERO, tai_minus_utc
+from broker_filter.photometry.times import MJD_ZERO, to_mjd_utc
 from broker_filter.types import FloatArray
 
 __all__ = ["MAGNITUDES_PER_E", "chi2_gain", "jd_utc", "lens", "target_fields"]
 
-_DAY_S: Final = 86_400.0
 _ERRORS: Final = ("t0", "u0", "tE", "rho")
 MAGNITUDES_PER_E: Final = 2.5 / math.log(10)
 """Error of a magnitude for a relative error of 1 of the flux."""
@@ -39,9 +38,7 @@ _CLASSES: Final[Mapping[str, tuple[str, str]]] = {
 
 def jd_utc(mjd_tai: FloatArray | float) -> Any:  # noqa: ANN401  as what is given
     """JD in UTC of MJD in TAI: a float of a float, an array of an array."""
-    mjd = np.asarray(mjd_tai, dtype=np.float64)
-    utc = mjd - tai_minus_utc(mjd) / _DAY_S
-    jd = MJD_ZERO + mjd - tai_minus_utc(utc) / _DAY_S
+    jd = MJD_ZERO + to_mjd_utc(np.asarray(mjd_tai, dtype=np.float64))
     return float(jd) if jd.ndim == 0 else jd
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "TimeSystem",
     "tai_minus_utc",
     "to_mjd_tai",
+    "to_mjd_utc",
 ]
 
 MJD_ZERO: Final = 2400000.5
@@ -93,6 +94,21 @@ def tai_minus_utc(mjd_utc: FloatArray) -> FloatArray:
     """
     step = np.searchsorted(_LEAP_MJD, mjd_utc, side="right") - 1
     return np.asarray(_LEAP_S[np.maximum(step, 0)])
+
+
+def to_mjd_utc(mjd_tai: FloatArray) -> FloatArray:
+    """MJD in UTC.
+
+    Parameters
+    ----------
+    mjd_tai : ndarray, shape (n,), float64, days
+
+    Returns
+    -------
+    ndarray, shape (n,), float64, days
+    """
+    near = mjd_tai - tai_minus_utc(mjd_tai) / SECONDS_PER_DAY
+    return np.asarray(mjd_tai - tai_minus_utc(near) / SECONDS_PER_DAY)
 
 
 def to_mjd_tai(times: FloatArray, system: TimeSystem) -> FloatArray:
