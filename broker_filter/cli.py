@@ -22,6 +22,7 @@ COMMANDS = {
     "subscribe": "print, save and plot alerts",
     "forward": "hand alerts over to another system",
     "plot": "draw alerts that were saved",
+    "page": "show the alerts of the last weeks in a browser",
     "dead-letters": "print what could not be used, and why",
     "recovery": "say what of an injection was found",
     "demo": "filter a simulated archive through a Kafka broker inside this process",

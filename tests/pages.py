@@ -29,6 +29,7 @@ SCHEMAS = ROOT / "schemas" / "README.md"
 ZOO = ROOT / "model_zoo" / "README.md"
 CODE = PACKAGE / "README.md"
 REPLAY = PACKAGE / "replay" / "README.md"
+PAGE = PACKAGE / "page" / "README.md"
 FORWARD = PACKAGE / "forward" / "README.md"
 ADAPTERS = PACKAGE / "adapters" / "README.md"
 BENCH = ROOT / "tests" / "bench" / "README.md"
@@ -52,6 +53,7 @@ ROOMS = (
         "recovery",
         "client",
         "forward",
+        "page",
         "scoring",
         "adapters",
         "commands",
@@ -550,6 +552,7 @@ BLOCKS: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     },
     BENCH: {"bench": bench, "demo": demo},
     REPLAY: {},
+    PAGE: {},
     FORWARD: {},
     ADAPTERS: {},
 }

@@ -30,6 +30,7 @@ COMMANDS = [
     ["recovery"],
     ["subscribe"],
     ["plot"],
+    ["page"],
     ["dead-letters"],
     ["demo"],
     ["check-config"],

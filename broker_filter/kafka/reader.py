@@ -49,6 +49,9 @@ class TopicReader:
         Start at the oldest message rather than now (with a group: only where it has no place yet).
     config : mapping or None
         Further librdkafka properties, such as those for SASL and TLS; they win over those set here.
+    positions : mapping of int to int, optional
+        Without a group: the offset to begin with, by partition, in place of what ``from_beginning``
+        says; where it is no longer in the topic, the oldest message.
 
     Raises
     ------
@@ -65,7 +68,9 @@ class TopicReader:
         group_id: str | None = None,
         from_beginning: bool = False,
         config: Mapping[str, str | int | float | bool] | None = None,
+        positions: Mapping[int, int] | None = None,
     ) -> None:
+        self._positions = positions or {}
         self._servers = bootstrap_servers
         self._topic = topic
         self._grouped = group_id is not None
@@ -195,11 +200,14 @@ class TopicReader:
         for partition in partitions:
             # The end is fetched now: "latest" would be resolved only later, and what is sent in
             # between would be missed.
-            partition.offset = (
-                OFFSET_BEGINNING
-                if from_beginning
-                else self._consumer.get_watermark_offsets(partition, timeout=timeout)[1]
-            )
+            if partition.partition in self._positions:
+                partition.offset = self._positions[partition.partition]
+            elif from_beginning:
+                partition.offset = OFFSET_BEGINNING
+            else:
+                partition.offset = self._consumer.get_watermark_offsets(partition, timeout=timeout)[
+                    1
+                ]
         if partitions:
             self._consumer.assign(partitions)
         else:

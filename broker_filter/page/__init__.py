@@ -1,0 +1,1 @@
+"""The night's page: recent alerts in a database, and in a browser."""
