@@ -65,6 +65,12 @@ def _row(
 
 def pandas_udf_of() -> Any:  # noqa: ANN401  pyspark has no types here
     """`microlensing_rubin` as a function of Spark's columns; needs pyspark."""
+    import pandas as pd
     from pyspark.sql.functions import pandas_udf
 
-    return pandas_udf(SCHEMA)(microlensing_rubin)
+    def microlensing(*columns: Any) -> Any:  # noqa: ANN401
+        return microlensing_rubin(*columns)
+
+    # Spark looks at these, and knows no pd.Series[...].
+    microlensing.__annotations__ = {"columns": pd.Series, "return": pd.DataFrame}
+    return pandas_udf(SCHEMA)(microlensing)

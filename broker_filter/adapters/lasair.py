@@ -7,17 +7,15 @@ without fetching anything.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from broker_filter.adapters.evidence import Evidence, evidence, lsst_columns
+from broker_filter.forward.lasair import VERSION, safe
 
 __all__ = ["annotate", "object_evidence"]
 
-VERSION: Final = "broker-filter"
 BATCH: Final = 50
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9 .,;:()+=%/_-]")
 
 
 class Client(Protocol):
@@ -30,8 +28,9 @@ class Client(Protocol):
 
 def object_evidence(record: Mapping[str, Any]) -> Evidence:
     """K of an object as Lasair's interface gives it, with lists of sources and forced sources."""
-    sources = record.get("diaSourcesList") or record.get("diaSources") or ()
-    forced = record.get("diaForcedSourcesList") or record.get("diaForcedSources") or ()
+    if "error" in record:
+        return Evidence(reason=f"Lasair answers: {record['error']}")
+    sources, forced = record["diaSourcesList"], record["diaForcedSourcesList"]
     seen = {(one.get("midpointMjdTai"), one.get("band")) for one in forced}
     others = [one for one in sources if (one.get("midpointMjdTai"), one.get("band")) not in seen]
     star = int(record["diaObjectId"])
@@ -70,6 +69,6 @@ def _row(topic: str, number: int, found: Evidence) -> dict[str, Any]:
         "topic": topic,
         "classification": found.verdict or "candidate",
         "version": VERSION,
-        "explanation": _UNSAFE.sub("", text),
+        "explanation": safe(text),
         "classdict": known,
     }

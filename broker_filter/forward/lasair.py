@@ -22,7 +22,7 @@ from broker_filter.forward.post import Server
 from broker_filter.forward.target import Options
 from broker_filter.observe.text import printable
 
-__all__ = ["Lasair", "annotation"]
+__all__ = ["VERSION", "Lasair", "annotation", "safe"]
 
 URL: Final = "https://api.lasair.lsst.ac.uk/api"
 VERSION: Final = "broker-filter"
@@ -47,10 +47,15 @@ def annotation(alert: Alert, topic: str) -> dict[str, Any]:
         "topic": topic,
         "classification": "candidate" if alert.verdict is None else alert.verdict.verdict,
         "version": VERSION,
-        "explanation": _UNSAFE.sub("", in_words(alert))[: LONGEST["explanation"]],
+        "explanation": safe(in_words(alert)),
         "classdict": json.dumps(_numbers(alert), allow_nan=False)[: LONGEST["classdict"]],
         "url": "",
     }
+
+
+def safe(text: str) -> str:
+    """An explanation that Lasair can keep."""
+    return _UNSAFE.sub("", text)[: LONGEST["explanation"]]
 
 
 def _numbers(alert: Alert) -> dict[str, Any]:

@@ -267,6 +267,10 @@ def test_lasairs_annotator_sends_batches(asked: Asked) -> None:
     assert lasair.annotate(client, "topic", [1]) == 0
 
 
+def test_an_object_that_lasair_does_not_give_has_a_reason() -> None:
+    assert "no such" in lasair.object_evidence({"error": "no such object"}).reason
+
+
 # ANTARES
 
 
