@@ -102,6 +102,10 @@ class Subscription:
         """Count the last alert as handled in its consumer group, as taking the next does."""
         self.reader.mark_done()
 
+    def stop(self) -> None:
+        """End before the next alert; may be called from a signal handler, amid anything."""
+        self.timeout_s = 0.0
+
     def close(self) -> None:
         """End the subscription; a second time does nothing."""
         if not self._closed:
@@ -112,7 +116,7 @@ class Subscription:
         start = time.monotonic()
         while not self._closed:
             left = _POLL_S
-            if self.timeout_s is not None:
+            if self.timeout_s is not None:  # which `stop` may set meanwhile
                 left = min(_POLL_S, start + self.timeout_s - time.monotonic())
                 if left <= 0:
                     return None

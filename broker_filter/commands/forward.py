@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "    --verdict microlensing,anomalous-lens --min-log10-k 6 --max-a-day 10\n"
         "\n"
         f"A token comes from the variable {SECRET_VARIABLE} or from --secret-file.\n"
-        "It runs until Ctrl-C, --timeout or --max-alerts, and exits 0; 2 for wrong settings, a\n"
-        "refused login or an unreachable broker."
+        "It runs until SIGTERM, Ctrl-C, --timeout or --max-alerts, and exits 0; 2 for wrong\n"
+        "settings, a refused login or an unreachable broker. A second signal ends it at once."
     )
     target = parser.add_argument_group("where to")
     target.add_argument("--to", required=True, choices=tuple(TARGETS), help="the target")
@@ -129,6 +129,7 @@ def run(args: argparse.Namespace) -> int:
     from broker_filter.forward.journal import Journal
     from broker_filter.forward.targets import TARGETS as MAKERS
     from broker_filter.kafka.properties import read_properties
+    from broker_filter.service.signals import stop_on_signals
 
     options = _options(args)
     name = " ".join(part for part in (args.to, args.url, args.target_topic) if part)
@@ -153,6 +154,7 @@ def run(args: argparse.Namespace) -> int:
                 args.verdicts,
             )
         )
+        stop_on_signals(subscription.stop)  # what is under way is handed over first
         for alert in islice(subscription, args.max_alerts):
             forwarder.take(alert)
             subscription.mark_done()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
@@ -47,14 +49,18 @@ def alert(number: int, **changes: Any) -> Alert:
 
 
 def forward(kafka: EmbeddedBroker, target: StandIn, path: Path, alerts: int, *options: str) -> int:
+    end = ["--max-alerts", str(alerts), "--timeout", "60"]
+    return main(["forward", *arguments(kafka, target, path), *end, *options])
+
+
+def arguments(kafka: EmbeddedBroker, target: StandIn, path: Path) -> list[str]:
     # The embedded broker lets a group's next member wait for as long as the session lasts.
     config = path / "client.properties"
     config.write_text("session.timeout.ms=1500\nheartbeat.interval.ms=300\n")
     where = ["--to", "webhook", "--url", target.url, "--topic", "alerts", "--from-beginning"]
     files = ["--journal", str(path / "journal"), "--dead-letters", str(path / "dead")]
-    kafka_options = ["--bootstrap-servers", kafka.bootstrap_servers, "--client-config", str(config)]
-    end = ["--max-alerts", str(alerts), "--timeout", "60"]
-    return main(["forward", *where, *files, *kafka_options, *end, *options])
+    source = ["--bootstrap-servers", kafka.bootstrap_servers, "--client-config", str(config)]
+    return [*where, *files, *source]
 
 
 def received(target: StandIn) -> list[int]:
@@ -128,6 +134,39 @@ def test_dead_letters_may_go_to_a_topic(
     read = ["subscribe", "--topic", "dead", "--bootstrap-servers", kafka.bootstrap_servers]
     assert main([*read, "--from-beginning", "--max-alerts", "1", "--avro", str(out)]) == 0
     assert [path.stem for path in out.iterdir()] == [str(uuid.UUID(int=1))]
+
+
+def process(kafka: EmbeddedBroker, target: StandIn, path: Path, *options: str) -> Popen[str]:
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "broker_filter.cli", "forward"]
+    return Popen([*command, *arguments(kafka, target, path), *options], stdout=PIPE, text=True)
+
+
+def test_a_process_killed_amid_a_hand_over_loses_nothing(
+    kafka: EmbeddedBroker, target: StandIn, tmp_path: Path
+) -> None:
+    publish(kafka, alert(1), alert(2), alert(3))
+    target.script = [Answer(), Answer(hangs=True)]
+    with process(kafka, target, tmp_path) as first:
+        target.wait_for(2)
+        first.kill()
+    # Which of its offsets it committed does not matter: the journal knows what was done.
+    with process(kafka, target, tmp_path, "--group-id", "new", "--max-alerts", "3") as second:
+        assert second.wait(60) == 0
+    assert received(target) == [1, 2, 2, 3]
+    keys = [request.headers["idempotency-key"] for request in target.requests]
+    assert keys[1] == keys[2]
+
+
+def test_a_signal_ends_it_after_the_alert_under_way(
+    kafka: EmbeddedBroker, target: StandIn, tmp_path: Path
+) -> None:
+    publish(kafka, alert(1))
+    with process(kafka, target, tmp_path) as running:
+        target.wait_for(1)
+        running.terminate()
+        out, _ = running.communicate(timeout=60)
+    assert (running.returncode, out) == (0, "1 handed over\n")
 
 
 def test_a_target_without_an_address_is_a_wrong_setting(

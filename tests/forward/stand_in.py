@@ -42,7 +42,12 @@ class StandIn(ThreadingHTTPServer):
         self.answer = answer
         self.script: list[Answer] = []
         self.requests: list[Request] = []
-        self.ended = threading.Event()
+        self.came, self.ended = threading.Condition(), threading.Event()
+
+    def wait_for(self, count: int) -> None:
+        """Wait until so many requests have come."""
+        with self.came:
+            assert self.came.wait_for(lambda: len(self.requests) >= count, 60)
 
     @property
     def url(self) -> str:
@@ -56,7 +61,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
         request = Request(self.command, self.path, headers, json.loads(body) if body else None)
-        self.server.requests.append(request)
+        with self.server.came:
+            self.server.requests.append(request)
+            self.server.came.notify_all()
         script = self.server.script
         # The target has done its work before the answer is lost.
         usual = self.server.answer(request)
