@@ -7,7 +7,8 @@ Messages carry the corrected light curve of the object, so K sees all its histor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from broker_filter.adapters.evidence import Evidence, evidence
@@ -52,11 +53,18 @@ def _usable(detection: Mapping[str, Any]) -> bool:
 def _output(oid: str, found: Evidence) -> dict[str, Any]:
     known = found.known()
     features = {f"microlensing_{k}": v for k, v in known.items() if not isinstance(v, str)}
-    lensed = 1.0 / (1.0 + 10.0 ** -min(max(found.log10_k, -30.0), 30.0)) if known else 0.0
+    lensed = _probability(found.log10_k)
     probabilities = {"microlensing": lensed, "other": 1.0 - lensed}
     name = found.verdict or ("microlensing" if found.alerted else "other")
     classification = {"probabilities": probabilities, "class": name, "hierarchical": {}}
     return {"oid": oid, "features": features, "lc_classification": classification}
+
+
+def _probability(log10_k: float) -> float:
+    """K / (1 + K): of microlensing, were a lens and a constant star equally frequent."""
+    if math.isnan(log10_k):
+        return 0.0
+    return 1.0 / (1.0 + math.pow(10.0, -min(max(log10_k, -300.0), 300.0)))
 
 
 def step_class() -> type:
@@ -64,9 +72,3 @@ def step_class() -> type:
     from apf.core.step import GenericStep
 
     return type("MicrolensingStep", (MicrolensingStep, GenericStep), {})
-
-
-def outputs(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the step makes of messages, without a pipeline around it."""
-    step = MicrolensingStep()
-    return step.execute(step.pre_execute(list(messages)))

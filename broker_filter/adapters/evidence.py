@@ -125,14 +125,21 @@ def lsst_columns(
     The total flux is ``scienceFlux``; where that is missing, difference and template together. A
     record that has neither is left out, since K needs the star and not its difference alone.
     """
-    rows = []
-    for record in records:
-        flux, error = record.get("scienceFlux"), record.get("scienceFluxErr")
-        if flux is None and record.get("templateFlux") is not None:
-            flux, error = record["psfFlux"] + record["templateFlux"], record["psfFluxErr"]
-        time, band = record.get("midpointMjdTai"), record.get("band")
-        if None not in (flux, error, time, band):
-            rows.append((float(time), float(flux), float(error), str(band)))  # type: ignore[arg-type]
-    rows.sort(key=lambda row: row[0])
-    time, flux, error, band = ([row[i] for row in rows] for i in range(4))
-    return time, flux, error, band  # type: ignore[return-value]
+    rows = sorted(row for row in map(_lsst_epoch, records) if row is not None)
+    return (
+        [row[0] for row in rows],
+        [row[1] for row in rows],
+        [row[2] for row in rows],
+        [row[3] for row in rows],
+    )
+
+
+def _lsst_epoch(record: Mapping[str, Any]) -> tuple[float, float, float, str] | None:
+    flux, error = record.get("scienceFlux"), record.get("scienceFluxErr")
+    difference, template = record.get("psfFlux"), record.get("templateFlux")
+    if flux is None and difference is not None and template is not None:
+        flux, error = difference + template, record.get("psfFluxErr")
+    time, band = record.get("midpointMjdTai"), record.get("band")
+    if flux is None or error is None or time is None or band is None:
+        return None
+    return float(time), float(flux), float(error), str(band)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import logging
 from contextlib import ExitStack, closing
 from itertools import islice
@@ -132,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
     from broker_filter.service.signals import stop_on_signals
 
     options = _options(args)
-    name = " ".join(part for part in (args.to, args.url, args.target_topic) if part)
+    name = _name(args, options)
     with ExitStack() as stack:
         target = stack.enter_context(closing(MAKERS[args.to](options)))
         journal = stack.enter_context(Journal(args.journal, name))
@@ -145,7 +146,7 @@ def run(args: argparse.Namespace) -> int:
             subscribe(
                 args.bootstrap_servers,
                 args.topic,
-                args.group_id or f"broker-filter-forward-{args.to}",
+                args.group_id or f"broker-filter-forward-{args.to}-{_digest(name)}",
                 args.from_beginning,
                 args.min_log10_k,
                 args.state,
@@ -161,6 +162,18 @@ def run(args: argparse.Namespace) -> int:
     _log.info("%s", dict(forwarder.outcomes), extra={"event": "forwarded"})
     print(", ".join(f"{n} {what}" for what, n in forwarder.outcomes.items()) or "no alert")
     return 0
+
+
+def _name(args: argparse.Namespace, options: Options) -> str:
+    """What the journal calls the target: as long as it is the same, so is the name."""
+    parts = [args.to, args.url, args.target_topic]
+    if not args.url and options.secret is not None:  # the address is the secret
+        parts.append(_digest(options.secret))
+    return " ".join(filter(None, parts))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _options(args: argparse.Namespace) -> Options:

@@ -15,7 +15,7 @@ import numpy as np
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.words import in_words
 from broker_filter.errors import PoisonMessage
-from broker_filter.forward.model_fields import MAGNITUDES_PER_E, jd_utc
+from broker_filter.forward.model_fields import MAGNITUDES_PER_E, jd_utc, target_name
 from broker_filter.forward.post import Server
 from broker_filter.forward.target import Options
 from broker_filter.observe.text import printable
@@ -39,6 +39,7 @@ def message(alert: Alert, topic: str, submitter: str) -> dict[str, Any]:
     if alert.ra is None or alert.dec is None:
         raise PoisonMessage("no_position", "HERMES needs right ascension and declination")
     name = target_name(alert)
+    what = "microlensing candidate" if alert.verdict is None else alert.verdict.verdict
     t0 = jd_utc(alert.t0_mjd_tai)
     intervals = ", ".join(
         f"{one.name} {median} +{up} -{down}"
@@ -48,7 +49,7 @@ def message(alert: Alert, topic: str, submitter: str) -> dict[str, Any]:
     )
     target = {"name": name, "ra": str(alert.ra), "dec": str(alert.dec)}
     return {
-        "title": f"{alert.state}: {name}, {what(alert)}",
+        "title": f"{alert.state}: {name}, {what}",
         "topic": topic,
         "submitter": submitter,
         "authors": submitter,
@@ -61,16 +62,6 @@ def message(alert: Alert, topic: str, submitter: str) -> dict[str, Any]:
             "broker_filter": {"alertId": str(alert.alert_id), "log10K": alert.log10_k},
         },
     }
-
-
-def target_name(alert: Alert) -> str:
-    """Survey and star, in characters that print."""
-    return printable(f"{alert.survey} {alert.star_id}", 100)
-
-
-def what(alert: Alert) -> str:
-    """The verdict, or that there is none yet."""
-    return "microlensing candidate" if alert.verdict is None else alert.verdict.verdict
 
 
 def _photometry(alert: Alert, name: str) -> list[dict[str, Any]]:

@@ -15,10 +15,11 @@ import numpy as np
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.parts import Source
+from broker_filter.observe.text import printable
 from broker_filter.photometry.times import MJD_ZERO, to_mjd_utc
 from broker_filter.types import FloatArray
 
-__all__ = ["MAGNITUDES_PER_E", "chi2_gain", "jd_utc", "lens", "target_fields"]
+__all__ = ["MAGNITUDES_PER_E", "chi2_gain", "jd_utc", "lens", "target_fields", "target_name"]
 
 _ERRORS: Final = ("t0", "u0", "tE", "rho")
 MAGNITUDES_PER_E: Final = 2.5 / math.log(10)
@@ -40,6 +41,11 @@ def jd_utc(mjd_tai: FloatArray | float) -> Any:  # noqa: ANN401  as what is give
     """JD in UTC of MJD in TAI: a float of a float, an array of an array."""
     jd = MJD_ZERO + to_mjd_utc(np.asarray(mjd_tai, dtype=np.float64))
     return float(jd) if jd.ndim == 0 else jd
+
+
+def target_name(alert: Alert) -> str:
+    """Survey and star, in at most 100 characters that print."""
+    return printable(f"{alert.survey} {alert.star_id}", 100)
 
 
 def lens(alert: Alert) -> dict[str, float]:

@@ -92,14 +92,13 @@ def rges_alert(alert: Alert) -> dict[str, Any]:
     """The fields of rogue_db's table RGESAlert, within its limits."""
     model, gain = lens(alert), chi2_gain(alert)
     verdict = "" if alert.verdict is None else alert.verdict.verdict
-    lensed = 1.0 if alert.verdict is None else alert.verdict.probabilities.get("microlensing", 0.0)
     magnitudes = {"peak": alert.magnitude_peak, "baseline": alert.baseline_magnitude}
     return {
         "alert_id": alert_number(alert),
         "roman_id": printable(alert.star_id, 100),
         "ra": alert.ra,
         "dec": alert.dec,
-        "alert_neural_network_confidence": round(100 * alert.p_event * lensed, 1),
+        "alert_neural_network_confidence": round(100 * _lens_probability(alert), 1),
         "alert_delta_chi2": None if gain is None else round(min(gain, LARGEST_CHI2), 3),
         "alert_classification": _CLASSES.get(verdict, "Unknown"),
         "ffp_candidate": model["tE"] < FREE_FLOATING_DAYS,
@@ -116,6 +115,14 @@ def rges_alert(alert: Alert) -> dict[str, Any]:
         "alert_mag_passband": alert.band[:15],
         "alert_timestamp": datetime.fromtimestamp(alert.created_ms / 1000, UTC).isoformat(),
     }
+
+
+def _lens_probability(alert: Alert) -> float:
+    """That it is a lens at all: against noise, and where there is a verdict against all else."""
+    if alert.verdict is None:
+        return alert.p_event
+    classes = alert.verdict.probabilities
+    return min(1.0, sum(classes.get(name, 0.0) for name in ("microlensing", "anomalous-lens")))
 
 
 def _check(alert: Alert) -> None:

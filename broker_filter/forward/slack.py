@@ -10,7 +10,7 @@ from typing import Any
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.words import in_words
-from broker_filter.forward.hermes import target_name
+from broker_filter.forward.model_fields import target_name
 from broker_filter.forward.post import Server
 from broker_filter.forward.target import Options
 from broker_filter.observe.text import printable

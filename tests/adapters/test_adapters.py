@@ -172,7 +172,8 @@ def test_alerces_step_uses_the_corrected_magnitudes(asked: Asked) -> None:
     bad = [{"mag_corr": None}, {"dubious": True}, {"corrected": False}]
     detections = [detection(i) for i in range(N)] + [detection(0, **one) for one in bad]
     messages = [{"oid": "ZTF1", "detections": detections}, {"oid": "ZTF2", "detections": []}]
-    (output,) = alerce.outputs(messages)
+    step = alerce.MicrolensingStep()
+    (output,) = step.execute(step.pre_execute(messages))
     assert len(asked.time) == N
     np.testing.assert_allclose(10 ** (-0.4 * (asked.flux - 31.4)), FLUX)
     assert asked.more["time_system"] == "mjd"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import uuid
@@ -15,9 +16,10 @@ import pytest
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.codec import to_message
 from broker_filter.cli import main
+from broker_filter.commands import forward as forward_command
 from broker_filter.config.secret import read_secret
 from broker_filter.errors import ConfigError
-from broker_filter.forward.target import SECRET_VARIABLE
+from broker_filter.forward.target import SECRET_VARIABLE, Options
 from broker_filter.kafka.embedded import EmbeddedBroker
 from broker_filter.kafka.sink import open_sink
 from tests import build
@@ -174,6 +176,22 @@ def test_a_target_without_an_address_is_a_wrong_setting(
 ) -> None:
     assert main(["forward", "--to", "tom"]) == 2
     assert "--url" in capsys.readouterr().err
+
+
+def test_two_targets_of_a_kind_share_neither_group_nor_journal() -> None:
+    parser = argparse.ArgumentParser()
+    forward_command.add_arguments(parser)
+    names = {
+        forward_command._name(parser.parse_args(["--to", to, *more]), Options(secret=secret))
+        for to, more, secret in (
+            ("tom", ("--url", "https://a"), "1"),
+            ("tom", ("--url", "https://b"), "1"),
+            ("slack", (), "https://hooks/1"),
+            ("slack", (), "https://hooks/2"),
+        )
+    }
+    assert len(names) == 4
+    assert not [name for name in names if "hooks" in name]
 
 
 def test_a_secret_comes_from_a_file_or_the_environment(
