@@ -33,6 +33,7 @@ PAGE = PACKAGE / "page" / "README.md"
 FORWARD = PACKAGE / "forward" / "README.md"
 ADAPTERS = PACKAGE / "adapters" / "README.md"
 BENCH = ROOT / "tests" / "bench" / "README.md"
+TESTS = ROOT / "tests" / "README.md"
 PICTURE = ROOT / "deploy" / "alert.png"
 
 WEIGHTS = ROOT / "model_zoo" / "weights"
@@ -42,6 +43,8 @@ SERVICE = ROOT / "tests" / "bench" / "service.json"
 RECOVERY = ROOT / "tests" / "bench" / "recovery.json"
 DEMO = ROOT / "tests" / "demo_summary.json"
 CHAOS = ROOT / "tests" / "chaos" / "results.json"
+CASES = ROOT / "tests" / "cases.json"
+FUZZ = ROOT / "tests" / "laws" / "fuzz.json"
 
 ROOMS = (
     *("kafka", "decode", "photometry", "windows", "pipeline", "inference", "alerts"),
@@ -529,6 +532,34 @@ def _what(run: Mapping[str, Any]) -> str:
 _COUNTS = ("runs", "failed", "lost", "doubled", "changed")
 
 
+def cases() -> str:
+    """Faults that were met: what happened, what happens now, and which test holds it."""
+    rows = (
+        (row["case"], row["before"], row["after"], "<br>".join(map(_named, row["tests"])))
+        for row in json.loads(CASES.read_text())
+    )
+    return markdown_table(("case", "before", "now", "test"), rows)
+
+
+def _named(test: str) -> str:
+    """A test by its name, with a link to its file."""
+    path, _, name = test.rpartition("::")
+    return f"[{name}]({path})"
+
+
+def fuzz() -> str:
+    """How many inputs the laws were tried with at once."""
+    run = json.loads(FUZZ.read_text())
+    rows = (
+        (row["what"], f"{row['inputs']:,}", f"{row['failed']}", f"{row['seconds']:,.0f}")
+        for row in run["rows"]
+    )
+    table = markdown_table(("inputs", "tried", "failed", "seconds"), rows)
+    return (
+        f"{table}\n\n`{run['command']}`, {run['date']}, {run['machine']}, code of {run['commit']}."
+    )
+
+
 def _percent(share: float, digits: int = 2) -> str:
     return f"{100 * share:.{digits}f} %"
 
@@ -551,6 +582,7 @@ BLOCKS: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "unfed": unfed,
     },
     BENCH: {"bench": bench, "demo": demo},
+    TESTS: {"cases": cases, "fuzz": fuzz},
     REPLAY: {},
     PAGE: {},
     FORWARD: {},

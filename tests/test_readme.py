@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import inspect
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -159,6 +160,13 @@ def test_python_modules_to_run_exist() -> None:
     called = re.findall(r"python3? -m ([a-z_.]+)", "\n".join([*shell, *words()]))
     assert {"tests.pages", "tests.bench.bench_replay"} <= set(called)
     assert [name for name in called if importlib.util.find_spec(name) is None] == []
+
+
+def test_tests_of_the_cases_exist() -> None:
+    for case in json.loads(pages.CASES.read_text()):
+        for test in case["tests"]:
+            path, _, name = test.rpartition("::")
+            assert f"def {name}(" in (ROOT / "tests" / path).read_text(), test
 
 
 def test_make_targets_exist() -> None:
