@@ -10,7 +10,7 @@ PORT   ?= 0
 # Files of tests side by side; each runs a Kafka broker of its own where it needs one.
 JOBS   ?= 2
 
-.PHONY: demo test lint bench chaos kafka deploy-tools deploy-check train wheel clean
+.PHONY: demo test lint bench chaos kafka deploy-tools deploy-check page-tools train wheel clean
 
 demo: $(VENV)/.run  ## filter a simulated archive through a Kafka broker in this process
 	$(BIN)/broker-filter demo --out $(OUT)
@@ -41,6 +41,13 @@ deploy-tools: build/bin/helm build/bin/compose-check  ## what no package brings 
 deploy-check: $(VENV)/.test $(TOOLS)  ## check all of deploy/ with the tools that will read it
 	DEPLOY_CHECK=1 $(BIN)/python -m pytest tests/test_deploy.py tests/integration/test_prometheus.py
 
+page-tools: build/axe.min.js  ## what checks the page in a browser: axe-core (npm), and Debian's chromium
+	command -v chromium || echo "chromium is not installed: apt-get install chromium"
+
+build/axe.min.js:
+	mkdir -p build/axe && cd build/axe && npm pack --silent $(AXE) && tar -xzf axe-core-*.tgz package/axe.min.js
+	mv build/axe/package/axe.min.js $@
+
 train: $(VENV)/.test  ## train the paper entry anew (an hour or more)
 	$(BIN)/model-zoo train model_zoo/configs/fspl-paper-1.0.0.yaml
 
@@ -57,13 +64,14 @@ $(UV):
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 
 $(VENV)/.run: $(UV) pyproject.toml constraints.txt
-	$(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[filter,plot]'
+	$(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[filter,page,plot]'
 	touch $@
 
 $(VENV)/.test: $(UV) pyproject.toml constraints.txt
 	$(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[test]'
 	touch $@ $(VENV)/.run
 
+AXE        := axe-core@4.14.1
 HELM       := helm.sh/helm/v3/cmd/helm@v3.18.6
 PROMTOOL   := github.com/prometheus/prometheus/cmd/promtool@v0.305.0
 COMPOSE    := github.com/compose-spec/compose-go/v2/cmd@v2.8.1

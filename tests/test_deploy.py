@@ -15,6 +15,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+import broker_filter.cli
 from broker_filter.commands.demo_archive import MadeUpField
 from broker_filter.config import Settings, load_settings
 from broker_filter.decode.decoder import Decoder
@@ -195,13 +196,21 @@ def compose() -> dict[str, Any]:
 
 def test_compose_opens_no_port_to_others(compose: dict[str, Any]) -> None:
     ports = [port for service in compose["services"].values() for port in service.get("ports", [])]
-    assert len(ports) == 4
+    assert len(ports) == 5
     assert all(re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port) for port in ports)
 
 
 def test_compose_holds_together(compose: dict[str, Any]) -> None:
     services = compose["services"]
-    assert set(services) >= {"kafka", "filter", "simulated", "archive", "prometheus", "grafana"}
+    assert set(services) >= {
+        "kafka",
+        "filter",
+        "page",
+        "simulated",
+        "archive",
+        "prometheus",
+        "grafana",
+    }
     for name, service in services.items():
         assert set(service.get("depends_on", ())) <= set(services), name
         for volume in service.get("volumes", ()):
@@ -285,6 +294,7 @@ FULL = {
     "autoscaling": {"enabled": True},
     "prometheusRule": {"enabled": True},
     "dashboard": {"enabled": True},
+    "page": {"enabled": True, "passwordSecret": "word", "clientSecret": "login", "size": "5Gi"},
     "podLabels": {"team": "lensing"},
     "podAnnotations": {"note": "x"},
     "nodeSelector": {"gpu": "true"},
@@ -420,6 +430,41 @@ def test_pod_has_no_rights(plain: list[dict[str, Any]]) -> None:
     writable = {m["mountPath"] for m in container(plain)["volumeMounts"] if not m.get("readOnly")}
     assert writable == {"/tmp", "/var/lib/broker-filter"}  # noqa: S108  names in the pod
     assert pod["securityContext"]["runAsUser"] == int(dict(stages()[-1])["USER"].split(":")[0])
+
+
+def test_the_page_is_off_unless_it_is_asked_for(
+    plain: list[dict[str, Any]], full: list[dict[str, Any]]
+) -> None:
+    assert not any(each["kind"] == "Deployment" for each in plain)
+    deployment = one(full, "Deployment")
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+    pod = deployment["spec"]["template"]
+    # The members' own selector must not take the page's pod.
+    members = one(full, "StatefulSet")["spec"]["selector"]["matchLabels"]
+    assert not members.items() <= pod["metadata"]["labels"].items()
+    (page,) = pod["spec"]["containers"]
+    assert page["securityContext"]["readOnlyRootFilesystem"] is True
+    assert "env" not in page
+
+
+@pytest.mark.parametrize("start", ["compose", "chart"])
+def test_the_page_is_started_with_options_that_it_has(
+    start: str, compose: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    if start == "compose":
+        command = compose["services"]["page"]["command"]
+    else:
+        pod = one(request.getfixturevalue("full"), "Deployment")["spec"]["template"]["spec"]
+        command = pod["containers"][0]["args"]
+    args = broker_filter.cli._parser().parse_args(command)
+    assert (args.command, args.host, args.port) == ("page", "0.0.0.0", 8765)  # noqa: S104
+    assert str(args.database).startswith("/var/lib/broker-filter/")
+
+
+def test_a_page_without_a_password_is_refused(tmp_path: Path) -> None:
+    tool("helm")
+    with pytest.raises(AssertionError, match="passwordSecret"):
+        helm({**GIVEN, "page": {"enabled": True}}, tmp_path)
 
 
 def test_pod_is_given_time_to_stop_and_to_start(plain: list[dict[str, Any]]) -> None:

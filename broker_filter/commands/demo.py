@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ from tqdm import tqdm
 from broker_filter.alerts.alert import Alert
 from broker_filter.client.corner import plot_corner
 from broker_filter.client.plot import plot_light_curve
+from broker_filter.client.save import avro_files
 from broker_filter.commands.demo_archive import SHARDS, MadeUpField, Truth
 from broker_filter.commands.demo_progress import Progress
 from broker_filter.commands.demo_verdict import expected_false_stars, most_false_stars
@@ -40,6 +42,8 @@ __all__ = ["run"]
 
 DETECTABLE_SNR = 12.0
 FIGURES = 6
+SAVED = "alerts"
+"""Folder of the alerts as Avro, inside that of the demo."""
 INPUT, ALERTS, DEAD = "demo-photometry", "demo-alerts", "demo-dead-letters"
 
 
@@ -175,8 +179,12 @@ def _report(
     args.out.mkdir(parents=True, exist_ok=True)
     text = json.dumps(summary, indent=1)
     (args.out / "summary.json").write_text(text + "\n")
+    save = avro_files(args.out / SAVED)
+    for alert in alerts:
+        save(alert)
     latest = _latest(alerts)
-    sys.stdout.write(text + "\n" if args.json else _table(field, latest) + _sentence(args, summary))
+    shown = _table(field, latest) + _sentence(args, summary) + _offer(args, alerts)
+    sys.stdout.write(text + "\n" if args.json else shown)
     sys.stdout.flush()
     if not args.no_plots:
         _plot(latest, args.out)
@@ -193,6 +201,12 @@ def _sentence(args: argparse.Namespace, summary: dict[str, Any]) -> str:
         f" {summary['alerts']} alerts in {summary['seconds']} s, {summary['peak_rss_mb']} MB;"
         f" see {args.out}/\n"
     )
+
+
+def _offer(args: argparse.Namespace, alerts: list[Alert]) -> str:
+    """How to look at the alerts, where there are any."""
+    folder = shlex.quote(str(args.out / SAVED))
+    return f"look at them: broker-filter page --archive {folder}\n" if alerts else ""
 
 
 def _latest(alerts: list[Alert]) -> list[Alert]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker_filter.commands.options import add_client_config, positive_int
+from broker_filter.errors import ConfigError
 from broker_filter.types import ALERT_TOPIC
 
 if TYPE_CHECKING:
@@ -104,6 +105,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _database(args: argparse.Namespace) -> Path:
+    """Where the database is; ConfigError where the folder to show does not exist."""
+    if args.archive is not None and not args.archive.is_dir():
+        raise ConfigError(f"{args.archive}: there is no such folder")
     if args.database is not None:
         return Path(args.database)
     here = Path("broker-filter-page.sqlite")

@@ -173,11 +173,6 @@ class FolderIntake:
     folder : Path
         With files ``*.avro`` as ``broker-filter subscribe --avro`` saves them, at any depth.
     bounds : Bounds
-
-    Raises
-    ------
-    ConfigError
-        There is no such folder.
     """
 
     database: Database
@@ -187,8 +182,6 @@ class FolderIntake:
     _seen: dict[Path, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.folder.is_dir():
-            raise ConfigError(f"{self.folder}: there is no such folder")
         self.standing = Standing(f"folder {printable(self.folder)}")
 
     def run(self, stop: threading.Event) -> None:

@@ -115,4 +115,7 @@ def test_a_small_demo_on_the_embedded_broker(arguments, capsys):
     assert 0 < summary["false_alert_stars_expected"] < 0.1
     out, err = capsys.readouterr()
     assert "detectable events alerted" in out
+    saved = list((arguments.out / "alerts").glob("*.avro"))
+    assert len(saved) == summary["alerts"]
+    assert ("broker-filter page --archive" in out) == bool(saved)
     assert "demo: 100 % filtered" in err or sys.stderr.isatty()

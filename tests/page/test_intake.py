@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from broker_filter.alerts.codec import to_message
 from broker_filter.client.save import avro_files
-from broker_filter.errors import ConfigError, TransientError
+from broker_filter.errors import TransientError
 from broker_filter.kafka.embedded import EmbeddedBroker
 from broker_filter.kafka.reader import TopicReader
 from broker_filter.page import intake, kept
@@ -183,8 +183,3 @@ def test_a_folder_is_read_once_and_again_where_it_changes(base: Database, tmp_pa
     assert (reading.load(), reading.load(), reading.standing.broken) == (1, 0, 1)
     save(build.alert(alert_id=uuid.uuid4()))
     assert (reading.load(), reading.standing.broken, count(base)) == (1, 1, 2)
-
-
-def test_there_must_be_such_a_folder(base: Database, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such folder"):
-        FolderIntake(base, tmp_path / "none", Bounds())

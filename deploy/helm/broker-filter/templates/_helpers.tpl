@@ -11,6 +11,11 @@ app.kubernetes.io/name: broker-filter
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{- define "broker-filter.pageSelector" -}}
+app.kubernetes.io/name: broker-filter-page
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
 {{- define "broker-filter.labels" -}}
 {{ include "broker-filter.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
