@@ -23,13 +23,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """Status, body and headers; a connection that breaks off, or hangs till the end of the test."""
+    """Status, body and headers; a connection that breaks off, hangs, or brings it twice."""
 
     status: int = 200
     body: bytes = b"{}"
     headers: dict[str, str] = field(default_factory=dict)
     breaks: bool = False
     hangs: bool = False
+    twice: bool = False
 
 
 class StandIn(ThreadingHTTPServer):
@@ -73,12 +74,13 @@ class _Handler(BaseHTTPRequestHandler):
         if answer.breaks or answer.hangs:
             self.close_connection = True
             return
-        self.send_response(answer.status)
-        for name, value in answer.headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.end_headers()
-        self.wfile.write(answer.body)
+        for _ in range(1 + answer.twice):
+            self.send_response(answer.status)
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body)
 
     do_GET = do_PATCH = do_POST  # noqa: N815  the base class's names
 

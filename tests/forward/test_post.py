@@ -86,6 +86,12 @@ def test_a_lost_answer_is_a_transient_error(target: StandIn) -> None:
     assert len(target.requests) == 2
 
 
+def test_an_answer_that_comes_twice_counts_once(target: StandIn) -> None:
+    target.script = [Answer(200, b'{"id": 1}', twice=True), Answer(200, b'{"id": 2}')]
+    assert [server(target).post("", {})["id"] for _ in range(2)] == [1, 2]
+    assert len(target.requests) == 2
+
+
 def test_a_server_that_is_not_there() -> None:
     address = f"http://127.0.0.1:1/{SECRET}"
     with pytest.raises(TransientError) as caught:

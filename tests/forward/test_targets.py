@@ -352,7 +352,9 @@ RECEIPT = (
 
 
 @contextmanager
-def broker(receipt: Callable[[bytes], bytes | None]) -> Iterator[tuple[str, list[bytes]]]:
+def broker(
+    receipt: Callable[[bytes], bytes | None], length_of: Callable[[bytes], int] | None = None
+) -> Iterator[tuple[str, list[bytes]]]:
     """A broker of the VOEvent Transport Protocol, which answers with a receipt or hangs up."""
     came: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -367,7 +369,8 @@ def broker(receipt: Callable[[bytes], bytes | None]) -> Iterator[tuple[str, list
                     (length,) = struct.unpack(">I", wire.recv(4, socket.MSG_WAITALL))
                     came.append(wire.recv(length, socket.MSG_WAITALL))
                     if (answer := receipt(came[-1])) is not None:
-                        wire.sendall(struct.pack(">I", len(answer)) + answer)
+                        first = len(answer) if length_of is None else length_of(came[-1])
+                        wire.sendall(struct.pack(">I", first) + answer)
 
         threading.Thread(target=serve, daemon=True).start()
         yield f"vtp://127.0.0.1:{server.getsockname()[1]}", came
@@ -401,6 +404,16 @@ def test_a_voevent_broker_gets_the_packet() -> None:
 def test_a_packet_that_the_broker_has_seen_is_handed_over() -> None:
     with broker(saying("nak", "Previously seen by this broker")) as (url, _):
         sent(url)
+
+
+def test_a_second_receipt_is_not_looked_at() -> None:
+    def twice(packet: bytes) -> bytes:
+        first, second = saying("ack")(packet), saying("nak", "not valid")(packet)
+        return first + struct.pack(">I", len(second)) + second
+
+    with broker(twice, lambda packet: len(saying("ack")(packet))) as (url, came):
+        sent(url)
+    assert len(came) == 1
 
 
 def test_a_packet_that_the_broker_refuses() -> None:
