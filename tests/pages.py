@@ -467,7 +467,9 @@ def demo() -> str:
     return (
         f"{run['stars']:,} stars with {run['epochs']:,} epochs, {run['injected']} stars lensed:"
         f" {run['detectable_alerted']} of {run['detectable']} detectable events alerted, and"
-        f" {run['false_alert_stars']} of {run['stars'] - run['injected']:,} constant stars."
+        f" {run['false_alert_stars']} of {run['stars'] - run['injected']:,} constant stars"
+        f" (at most {run['false_alert_stars_expected']:g} expected,"
+        f" {run['false_alert_stars_allowed']} allowed)."
         f" {run['windows_evaluated']:,} windows were evaluated and {run['alerts']} alerts published"
         f" in {run['seconds']:.0f} s, with at most {run['peak_rss_mb']:,} MB of memory.\n\n"
         f"`make demo`, {run['model_id']}, {run['date']}, {run['machine']}."

@@ -15,6 +15,7 @@ from broker_filter.commands.demo_progress import LINE_S, Progress
 from broker_filter.commands.demo_verdict import CHANCE, expected_false_stars, most_false_stars
 from broker_filter.errors import TransientError
 from broker_filter.observe.metrics import Metrics
+from tests.pages import DEMO
 
 TAIL = [
     {"k": 10.0, "observed": 1e-3},
@@ -113,6 +114,9 @@ def test_a_small_demo_on_the_embedded_broker(arguments, capsys):
     assert summary["epochs"] > 12 * 1000
     assert summary["windows_evaluated"] > 12 * 100
     assert 0 < summary["false_alert_stars_expected"] < 0.1
+    filed = json.loads(DEMO.read_text())
+    assert set(filed) == set(summary) | {"date", "machine"}
+    assert filed["passed"]
     out, err = capsys.readouterr()
     assert "detectable events alerted" in out
     saved = list((arguments.out / "alerts").glob("*.avro"))
