@@ -22,10 +22,20 @@ from broker_filter.alerts.alert import Alert
 from broker_filter.client.corner import plot_corner
 from broker_filter.client.plot import plot_light_curve
 from broker_filter.client.save import avro_files
-from broker_filter.commands.demo_archive import SHARDS, MadeUpField, Truth
+from broker_filter.commands.demo_archive import SHARDS, SURVEY, MadeUpField, Truth
 from broker_filter.commands.demo_progress import Progress
 from broker_filter.commands.demo_verdict import expected_false_stars, most_false_stars
-from broker_filter.config import Batch, Kafka, MetricsSettings, Model, ScheduleSettings, Settings
+from broker_filter.config import (
+    AlertSettings,
+    Batch,
+    Kafka,
+    MetricsSettings,
+    Model,
+    NoiseSettings,
+    ScheduleSettings,
+    Settings,
+    SurveyNoise,
+)
 from broker_filter.decode.native import encode_block
 from broker_filter.inference.threads import use_one_thread
 from broker_filter.inference.zoo import Entry
@@ -41,6 +51,8 @@ from broker_filter.service.signals import stop_on_signals
 __all__ = ["run"]
 
 DETECTABLE_SNR = 12.0
+WHITE = SurveyNoise(error_scale=(0.85, 1.25), red_noise=0.05)
+"""The made-up stars have the noise of their errors; so much is allowed for."""
 FIGURES = 6
 SAVED = "alerts"
 """Folder of the alerts as Avro, inside that of the demo."""
@@ -113,6 +125,7 @@ def _settings(bootstrap_servers: str, model_id: str | None) -> Settings:
             max_poll_interval_ms=3_600_000,
         ),
         model=Model() if model_id is None else Model(id=model_id),
+        alert=AlertSettings(noise=NoiseSettings(surveys={SURVEY: WHITE})),
         schedule=ScheduleSettings(every_days=0.25),
         batch=Batch(flush_windows=1024, max_wait_s=1.0),
         metrics=MetricsSettings(enabled=False),

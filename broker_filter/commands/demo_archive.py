@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from broker_filter.inference.magnification import magnification
 from broker_filter.types import FloatArray, IntArray, Photometry
 
-__all__ = ["SHARDS", "MadeUpField", "Truth"]
+__all__ = ["SHARDS", "SURVEY", "MadeUpField", "Truth"]
 
 MJD_START, DAYS, CADENCE = 61_000.0, 30.0, 15 / 1440
 SHARDS = 4
+SURVEY = "demo"
 CATALOGUE_ERROR = 0.001
 
 
@@ -92,7 +93,7 @@ class MadeUpField:
         mean = self._curves[rows, k] * self.flux[rows]
         n = len(rows)
         return Photometry(
-            survey="demo",
+            survey=SURVEY,
             band="F146",
             source="",
             star=self.star[rows].tolist(),

@@ -126,7 +126,7 @@ class AlertSettings(BaseModel):
         description="whether alerts carry certified K, which takes most of the time of an alert",
     )
     noise: NoiseSettings | Literal["white"] = Field(
-        default="white",
+        default_factory=NoiseSettings,
         description="noise of constant stars that certified K allows for; white for none but that"
         " of the errors",
     )

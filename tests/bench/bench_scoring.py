@@ -5,16 +5,21 @@ Prints one row a case; ``measure`` returns the same figures for the table of ``m
 
 from __future__ import annotations
 
+import time
 import warnings
 
 import numpy as np
 import torch
 
 from broker_filter.inference import zoo
+from broker_filter.inference.fit import Fitter
+from broker_filter.inference.magnification import magnification
 from broker_filter.inference.network import Network
 from broker_filter.inference.network_input import network_input
+from broker_filter.inference.noise_bounds import NoiseBounds
+from broker_filter.inference.prior import BoxPrior
 from broker_filter.inference.scorer import Scorer
-from broker_filter.types import WindowBatch
+from broker_filter.types import StarEpochs, WindowBatch
 from model_zoo.simulate.curves import Simulator
 from tests.bench.bench_decode import seconds
 from tests.bench.figures import Figure, show
@@ -88,6 +93,46 @@ def simulate(n: int) -> float:
     return n / seconds(lambda: simulator.events(n, generator), 1)
 
 
+def event(seed: int, n: int) -> StarEpochs:
+    """A lensed star of one source, in 20 days at 15 minutes less what the weather took."""
+    rng = np.random.default_rng(seed)
+    t, sigma = np.sort(rng.choice(1920, n, replace=False)) / 96, 0.01
+    u = np.hypot(rng.uniform(0.1, 0.8), (t - rng.uniform(3, 17)) / 10 ** rng.uniform(-0.8, 0.6))
+    excess = magnification(u, 0.01) - 1
+    flux = 1 + 30 * sigma / np.linalg.norm(excess) * excess + rng.normal(0, sigma, n)
+    return StarEpochs(
+        sources=(("F146", "wfi"),),
+        level=np.ones(1),
+        error=np.full(1, 0.001),
+        mjd_tai=60_000 + t,
+        flux=flux.astype(np.float32),
+        sigma=np.full(n, sigma, np.float32),
+        source=np.zeros(n, np.int16),
+    )
+
+
+def fit_times(entry: zoo.Entry, n: int) -> tuple[float, float]:
+    """Milliseconds of processor time of a fit, without and with K against the noise family.
+
+    Medians over n events, measured in turns on one thread.
+    """
+    torch.set_num_threads(1)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    prior = BoxPrior.from_config(entry.config["prior"])
+    fitters = [Fitter(prior), Fitter(prior, noise=NoiseBounds())]
+    passed = np.empty((n, 2))
+    for i in range(n):
+        epochs = event(i, EPOCHS[1000])
+        for j, fitter in enumerate(fitters):
+            began = time.process_time()
+            fitter(epochs, 60_000.0, torch.empty(0, 5), i)
+            passed[i, j] = time.process_time() - began
+    torch.set_num_threads(threads)
+    white, family = np.median(1000 * passed, axis=0).tolist()
+    return white, family
+
+
 def measure(*, quick: bool = False) -> list[Figure]:
     """Windows or curves a second, and one time."""
     n, samples = (64, 100) if quick else (512, 10_000)
@@ -100,9 +145,18 @@ def measure(*, quick: bool = False) -> list[Figure]:
         for bucket, rate in by_bucket.items()
     ]
     label = f"Time for {samples:,} posterior samples of one window"
+    white, family = fit_times(entry, 1 if quick else 15)
     return [
         *figures,
         Figure("posterior", label, sample(entry, samples), "ms"),
+        Figure(
+            "fit_835",
+            "Time of a fit with K against the noise family, 835 points",
+            family,
+            "ms",
+            "against white noise",
+            white,
+        ),
         Figure(
             "thin",
             "Windows per second thinned from 1,920 to 1,000 points and normalised",
