@@ -42,6 +42,7 @@ SPEEDS = ROOT / "tests" / "bench" / "results.json"
 SERVICE = ROOT / "tests" / "bench" / "service.json"
 RECOVERY = ROOT / "tests" / "bench" / "recovery.json"
 DEMO = ROOT / "tests" / "demo_summary.json"
+NIGHT_PAGE = ROOT / "tests" / "page" / "figures.json"
 CHAOS = ROOT / "tests" / "chaos" / "results.json"
 CASES = ROOT / "tests" / "cases.json"
 FUZZ = ROOT / "tests" / "laws" / "fuzz.json"
@@ -403,6 +404,32 @@ def _worst(row: Mapping[str, Any], side: str, level: str) -> str:
     return f"{min(shares):.2f} to {max(shares):.2f}"
 
 
+def night_page() -> str:
+    """How quick the page is with many events, and what a browser takes."""
+    run = json.loads(NIGHT_PAGE.read_text())
+    rows = (
+        (
+            name,
+            f"{one['median_ms']:.0f}",
+            f"{one['processor_ms']:.0f}",
+            f"{one['bytes_packed'] / 1000:.1f}",
+        )
+        for name, one in run["answers"].items()
+    )
+    head = ("request", "time (ms, median)", "of it processor (ms)", "kB, packed")
+    notes = [
+        f"{name}: {one['bytes'] / 1000:.0f} kB in {one['files']} files, violations of axe-core"
+        f" {one['axe_violations']} ({one['axe_passes']} rules passed)"
+        for name, one in run["browser"].items()
+    ]
+    busy = f" while {run['load']:.0f} programs ran" if run["load"] > run["cores"] else ""
+    return (
+        f"{markdown_table(head, rows)}\n\n{run['events']:,} events with {run['alerts']:,} alerts,"
+        f" {run['database_mb']:.0f} MB, on {run['cores']} cores{busy}. In Chromium,"
+        f" {'; '.join(notes)}."
+    )
+
+
 def recovery() -> str:
     """What was found of events injected into real light curves, and what else alerted."""
     run = json.loads(RECOVERY.read_text())
@@ -586,7 +613,7 @@ BLOCKS: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     BENCH: {"bench": bench, "demo": demo},
     TESTS: {"cases": cases, "fuzz": fuzz},
     REPLAY: {},
-    PAGE: {},
+    PAGE: {"page": night_page},
     FORWARD: {},
     ADAPTERS: {},
 }
