@@ -35,8 +35,8 @@ __all__ = ["FAULTS"]
 
 TIMES = 3
 """Disturbances of one run, where one alone takes little time."""
-STOPPED_AT = (0.05, 0.3, 0.55)
-"""Shares of a backlog after which the filter is stopped."""
+STOPPED_AFTER_S = (0.0, 0.5, 1.0)
+"""How long the filter has read of a backlog before it is stopped."""
 STOP_S = 30.0
 """From SIGTERM to the exit, as deploy/README states it."""
 CUT_S = 60.0
@@ -94,9 +94,10 @@ def terminate_amid_backlog(lab: Lab) -> Result:
     took, left = [], []
     with lab.trial() as (run, stream):
         stream.to(1, at_once=True)
-        for share in STOPPED_AT:
+        for seconds in STOPPED_AFTER_S:
             filter_ = run.start()
-            run.until(lambda share=share: run.share_done() > share)
+            live(run, filter_)
+            time.sleep(seconds)
             began = time.monotonic()
             assert filter_.stop() == 0, run.logs()
             took.append(time.monotonic() - began)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from broker_filter.types import Message
-from tests.integration.harness import Archive, Filter, Trial, make_archive, trial
+from tests.integration.harness import Archive, Filter, Trial, make_archive, settings_of, trial
 from tests.integration.outcome import Outcome, Verdict
 
 __all__ = ["EXIT_ERROR", "Case", "Lab", "Result", "Stream", "live", "season", "with_poison"]
@@ -63,7 +63,8 @@ class Lab:
         self, servers: str = "", archive: Archive | None = None, **sections: Any
     ) -> Iterator[tuple[Trial, Stream]]:
         """Topics and group of this run, and its stream."""
-        sections = {"dead_letters": {"max_ratio": 10 * BAD_SHARE}, **sections}
+        fits = {"certified": self.archive.settings.alert.certified}
+        sections = {"dead_letters": {"max_ratio": 10 * BAD_SHARE}, "alert": fits, **sections}
         with trial(
             servers or self.servers,
             archive or self.archive,
@@ -130,9 +131,11 @@ def live(run: Trial, filter_: Filter) -> None:
     run.until(lambda: filter_.logged("restored"))
 
 
-def season() -> Archive:
+def season(*, fits: bool = True) -> Archive:
     """Thirty days of which a window sees twenty; one message in a hundred cannot be used."""
-    return with_poison(make_archive(**SEASON), BAD_SHARE, 0)
+    archive = with_poison(make_archive(**SEASON), BAD_SHARE, 0)
+    alert = {**archive.settings.alert.model_dump(), "certified": fits}
+    return replace(archive, settings=settings_of({"alert": alert}))
 
 
 def with_poison(archive: Archive, share: float, rows: int) -> Archive:
