@@ -337,10 +337,14 @@ def _first_mixture(
     mass = torch.cat([modes.height + 0.5 * torch.logdet(modes.covariance), along_mass])
     z = torch.cat([modes.z, along.z])
     covariance = torch.cat([1.5 * modes.covariance, along.covariance])
+    root, failed = torch.linalg.cholesky_ex(bend.straight_covariance(z, covariance))
+    # Where the signal-to-noise is in the thousands, rounding may leave a negative variance.
+    mass = mass.nan_to_num(nan=-math.inf).masked_fill(failed != 0, -math.inf)
     kept = mass > mass.max() - MODES_DEEP
+    if not bool(kept.any()):
+        return wide
     share = (SHARE_POWER * mass[kept]).softmax(0)
-    root = torch.linalg.cholesky(bend.straight_covariance(z[kept], covariance[kept]))
-    return wide.joined(Mixture(share, bend.straight(z[kept]), root, bend), 0.8)
+    return wide.joined(Mixture(share, bend.straight(z[kept]), root[kept], bend), 0.8)
 
 
 def _adapted(problem: _Problem, mixture: Mixture, draw: torch.Generator) -> tuple[_Seen, Mixture]:

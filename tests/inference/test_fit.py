@@ -11,9 +11,12 @@ import pytest
 import torch
 from scipy.special import gammaincc
 
-from broker_filter.inference.fit import Fitter
+from broker_filter.inference.ascent import Modes
+from broker_filter.inference.fit import Fitter, _first_mixture
 from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.magnification import excess
+from broker_filter.inference.population import LENS as LENS_SIZE
+from broker_filter.inference.population import Bend, LensBox
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.types import PARAMETERS, Fit, NotFitted, StarEpochs
 
@@ -212,3 +215,19 @@ def test_bad_input_has_a_finite_fit_or_a_reason(two_sites: StarEpochs, name: str
     starts = torch.tensor([[4.0, 0.1, -0.8, -1.5, 0.5], [math.nan] * 5])
     epochs = bad_input(two_sites)[name]
     assert_finite(Fitter(PRIOR)(epochs, 60_000.0, starts, 1, samples=100))
+
+
+def test_a_gaussian_without_a_variance_is_left_out_of_the_first_proposal() -> None:
+    """As rounding leaves one along a ridge, where the signal-to-noise is in the thousands."""
+    draw = torch.Generator().manual_seed(1)
+    candidates = torch.randn(50, LENS_SIZE, generator=draw, dtype=torch.float64)
+    unit = torch.eye(LENS_SIZE, dtype=torch.float64)
+    bend = Bend(LensBox(PRIOR), 1.0)
+    good = Modes(candidates[:1], torch.zeros(1, dtype=torch.float64), 1e-4 * unit[None])
+    bad = Modes(
+        candidates[1:3], torch.zeros(2, dtype=torch.float64), -1e-12 * torch.stack([unit] * 2)
+    )
+    mass = torch.tensor([5.0, 5.0], dtype=torch.float64)
+    mixture = _first_mixture(candidates, good, bad, mass, bend, draw)
+    assert bool(torch.isfinite(mixture.cholesky).all())
+    assert bool((mixture.centre - bend.straight(good.z)).abs().amax(1).min() < 1e-9)
