@@ -103,8 +103,9 @@ class LensScan(nn.Module):
 
     @torch.no_grad()
     def largest(self, x: Tensor, valid: Tensor, baseline_error: Tensor) -> Tensor:
-        """The largest S of each window, shape (B,), float32; arguments as of `forward`."""
-        return self._templates(x, valid, baseline_error)[0].amax(-1).clamp(min=0)
+        """The largest S by level, shape (B, LEVELS), float32; arguments as of `forward`."""
+        s = self._templates(x, valid, baseline_error)[0]
+        return s.reshape(len(s), LEVELS, -1).amax(-1)
 
     def _templates(
         self, x: Tensor, valid: Tensor, b: Tensor

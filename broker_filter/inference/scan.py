@@ -4,6 +4,10 @@ ln K of a lens cannot exceed S^2 / 2, where S is the significance of the best te
 in which no template of `broker_filter.inference.matched_filter` reaches a bound is settled without
 the network. The loop computes the S of that module, and leaves out what cannot reach the bound.
 
+K is a mean over all lenses of the prior, so it lies below that of the best one by the share of them
+that fit as well: the shorter an event, the more times it could have had instead. So the templates
+of each level have a margin of their own (`MARGINS`).
+
 Notes
 -----
 With the sums s of (F - 1) / sigma^2 and w of 1 / sigma^2 in cells, the sum k's of a template over
@@ -30,12 +34,14 @@ from broker_filter.types import FloatArray, IntArray, WindowBatch
 
 Cells = NDArray[Any]  # float32
 
-__all__ = ["MARGIN", "bound_on", "significance", "warm_up"]
+__all__ = ["MARGINS", "ceiling", "ceiling_of", "significance", "warm_up"]
 
-MARGIN: Final = 1.5
-"""Added to 2 ln K in the bound on S^2. The evidence spreads over all lenses of the prior, so that
-K is far below that of the best template; ``cascade`` in the evaluation of an entry says what it
-costs."""
+MARGINS: Final = np.arange(LEVELS, 0, -1, dtype=np.float64) + 0.5
+"""By how much S^2 must exceed 2 ln K at each level, shape (LEVELS,), the shortest events first. An
+octave takes half of the places, which would be 2 ln 2 = 1.4; ``cascade`` in the evaluation of an
+entry says what this costs."""
+
+TWICE_LN_10: Final = 2 * math.log(10)
 
 ROWS_A_THREAD: Final = 64
 """Fewer are not worth a thread."""
@@ -51,16 +57,10 @@ FLOOR: Final = np.float32(1e-3)  # of the power of templates that are as flat as
 ONE, ZERO, TINY = np.float32(1), np.float32(0), np.float32(1e-30)
 
 
-def bound_on(log10_k: float) -> float:
-    """The S below which a window cannot have this log10 K; nothing is below 0."""
-    square = 2 * math.log(10) * log10_k + MARGIN
-    return math.sqrt(square) if log10_k > 0 else 0.0
-
-
-def significance(
-    batch: WindowBatch, days: float, bound: float = 0.0, threads: int = 1
+def ceiling(
+    batch: WindowBatch, days: float, log10_k: float = -math.inf, threads: int = 1
 ) -> FloatArray:
-    """The largest S of each window.
+    """The log10 K that each window can have at most.
 
     Parameters
     ----------
@@ -68,22 +68,39 @@ def significance(
         All its points are used, also where the network would read fewer.
     days : float
         Length of a window.
-    bound : float
-        What S is compared with: an S below it may be given too low, and costs less.
+    log10_k : float
+        What the result is compared with: one below it may be given too low, and costs less.
     threads : int
 
     Returns
     -------
     ndarray, shape (B,), float64
-        At least 0.
     """
+    return _largest(batch, days, TWICE_LN_10 * log10_k, MARGINS, threads) / TWICE_LN_10
+
+
+def ceiling_of(s: FloatArray) -> FloatArray:
+    """The same, shape (B,), from the largest S by level, shape (B, LEVELS)."""
+    return np.asarray((np.maximum(s, 0) ** 2 - MARGINS).max(axis=1) / TWICE_LN_10)
+
+
+def significance(batch: WindowBatch, days: float, threads: int = 1) -> FloatArray:
+    """The largest S of each window, at least 0, shape (B,); arguments as of `ceiling`."""
+    return np.sqrt(_largest(batch, days, -math.inf, np.zeros(LEVELS), threads))
+
+
+def _largest(
+    batch: WindowBatch, days: float, least: float, margins: FloatArray, threads: int
+) -> FloatArray:
+    """The largest S^2 less its level's margin, of each window; exact from ``least`` on."""
     found = np.zeros(len(batch))
+    squares = np.maximum(least + margins, 0)
     points = batch.mjd_tai, batch.flux, batch.sigma
     windows = batch.n, batch.t_start, batch.baseline_error
 
     def part(first: int, after: int) -> None:
         rows = (each[first:after] for each in (*points, *windows, found))
-        _scan(*map(np.ascontiguousarray, rows), days, bound, KERNELS, OUTSIDE)
+        _scan(*map(np.ascontiguousarray, rows), days, squares, margins, KERNELS, OUTSIDE)
 
     share = max(math.ceil(len(batch) / threads), ROWS_A_THREAD)
     firsts = range(0, len(batch), share)
@@ -99,7 +116,9 @@ def warm_up() -> None:
     """Compile the loop, or load it from where it is kept."""
     epochs, windows = np.zeros((1, 1)), np.zeros(1)
     flux = epochs.astype(np.float32)
-    _scan(epochs, flux, flux, np.zeros(1, np.int64), *[windows] * 3, 1.0, 1.0, KERNELS, OUTSIDE)
+    margins = np.zeros(LEVELS), np.zeros(LEVELS)
+    none = np.zeros(1, np.int64)
+    _scan(epochs, flux, flux, none, *[windows] * 3, 1.0, *margins, KERNELS, OUTSIDE)
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -129,28 +148,29 @@ def _scan(
     baseline_error: FloatArray,
     found: FloatArray,
     days: float,
-    bound: float,
+    squares: FloatArray,
+    margins: FloatArray,
     kernels: Cells,
     outside: IntArray,
 ) -> None:
-    """The largest S of each window, written to ``found``."""
+    """As `_largest`, written to ``found``; ``squares`` is what S^2 must reach by level."""
     room = np.zeros((ROWS, WIDTH), np.float32)
     block = np.empty((2, TAPS // 2, PLACES), np.float32)
     sums = np.empty((4, PLACES), np.float32)
-    square = np.float32(bound * bound)
     for row in range(len(n)):
         b = baseline_error[row] ** 2
         epochs = mjd[row], flux[row], sigma[row], n[row], t_start[row]
         common = np.float32(_fill_cells(room, *epochs, days, b))
-        largest = ZERO
+        largest = -np.inf
         cells = CELLS
         for level in range(len(outside)):
+            square = np.float32(squares[level])
             best = _best(room, cells, outside[level], common, square, kernels, block, sums)
-            largest = max(largest, best)
+            largest = max(largest, best - margins[level])
             _halve(room[SIGNAL], cells)
             _halve(room[WEIGHT], cells)
             cells //= 2
-        found[row] = np.sqrt(largest)
+        found[row] = largest
 
 
 @_compiled

@@ -30,7 +30,7 @@ from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.fit import Fitter, usable_epochs
 from broker_filter.inference.flow_sampler import FlowSampler
 from broker_filter.inference.likelihood import Likelihood
-from broker_filter.inference.matched_filter import LensScan
+from broker_filter.inference.matched_filter import LEVELS, LensScan
 from broker_filter.inference.network import Network
 from broker_filter.inference.network_input import PADDING, network_input, split_padding
 from broker_filter.inference.noise_bounds import NoiseBounds
@@ -129,7 +129,7 @@ class Scorer:
         noise: NoiseBounds | None = None,
         surveys: Mapping[str, zoo.Entry] | None = None,
     ) -> None:
-        self._threads = threads or OWN_CHOICE
+        self.threads = threads or OWN_CHOICE
         torch.set_num_threads(1)
         self.entry = entry
         self.chunk = chunk
@@ -174,19 +174,16 @@ class Scorer:
 
         Whether a window is among them does not depend on the others.
         """
-        bound = scan.bound_on(log10_k)
-        if bound == 0:
-            return np.zeros(len(batch), np.bool_)
         if self._device.type == "cpu":
-            s = scan.significance(batch, self.entry.window_days, bound, self._threads)
+            most = scan.ceiling(batch, self.entry.window_days, log10_k, self.threads)
         else:
-            s = self._significance(batch)
-        return np.asarray(s < bound)
+            most = scan.ceiling_of(self._significances(batch))
+        return np.asarray(most < log10_k)
 
     @torch.inference_mode()
-    def _significance(self, batch: WindowBatch) -> NDArray[np.float64]:
-        """The largest S of each window, from the device."""
-        found = np.empty(len(batch))
+    def _significances(self, batch: WindowBatch) -> NDArray[np.float64]:
+        """The largest S of each window by level, from the device."""
+        found = np.empty((len(batch), LEVELS))
         model = self._models[0]
         for bucket, rows in by_bucket(batch, model.buckets, self.chunk):
             x, error = self._input(batch, rows, bucket)
@@ -282,7 +279,7 @@ class Scorer:
 
         Belongs into the thread that will score.
         """
-        torch.set_num_threads(self._threads)
+        torch.set_num_threads(self.threads)
         for i, model in enumerate(self._models):
             with torch.inference_mode():
                 for bucket in model.buckets:

@@ -23,6 +23,7 @@ from model_zoo.evaluate.draw.posteriors import plot_posteriors, plot_toy
 from model_zoo.evaluate.draw.training import draw_training
 from model_zoo.evaluate.measure.calibrate import measure_recalibration
 from model_zoo.evaluate.measure.calibration import measure_calibration
+from model_zoo.evaluate.measure.cascade import measure_cascade
 from model_zoo.evaluate.measure.certified import measure_certified
 from model_zoo.evaluate.measure.chains import measure_chains
 from model_zoo.evaluate.measure.detection import measure_detection
@@ -51,6 +52,7 @@ __all__ = [
 ]
 
 PAPER_LIKE = "paper-1"
+CASCADE = ("log10_k", "found", "lost", "lost_up_to_snr", "passed")
 ACCURACY = ("bias", "rmse", "coverage68", "coverage95", "tarp_max_deviation")
 
 
@@ -125,6 +127,7 @@ PARTS: dict[str, Callable[[Subject], dict[str, Any]]] = {
     "certified": _certified,
     "exact": _usual(measure_exact),
     "streams": _usual(measure_streams),
+    "cascade": _usual(measure_cascade),
     "speed": _speed,
     "sharing": _sharing,
     "toy": _toy,
@@ -307,6 +310,9 @@ def card_figures(results: Mapping[str, Any]) -> dict[str, Any]:
             "n_certified": results["certified"]["n_events"],
             "refined": {name: results["certified"]["refined"][name] for name in ACCURACY},
         }
+    if "cascade" in results:
+        rows = results["cascade"]["rows"]
+        figures["cascade"] = [{name: row[name] for name in CASCADE} for row in rows]
     if "speed" in results:
         figures["npe_10k_ms"] = round(results["speed"]["npe"]["event_ms"])
     return figures

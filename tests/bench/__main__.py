@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from tests.bench import (
+    bench_cascade,
     bench_decode,
     bench_intake,
     bench_packets,
@@ -28,6 +29,7 @@ from tests.bench.figures import Figure, show
 OUT = Path("build/bench.json")
 PARTS = (
     bench_scoring,
+    bench_cascade,
     bench_intake,
     bench_window,
     bench_decode,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from broker_filter.inference import scan
-from broker_filter.inference.matched_filter import LensScan
+from broker_filter.inference.matched_filter import LEVELS, LensScan
 from broker_filter.inference.network_input import network_input, split_padding
 from broker_filter.types import FloatArray, WindowBatch
 from tests.inference.test_scorer import DAYS, make_batch, take
@@ -36,33 +36,34 @@ def windows(request: pytest.FixtureRequest) -> WindowBatch:
 
 def test_s_is_that_of_the_network(windows: WindowBatch) -> None:
     found = scan.significance(windows, DAYS)
-    np.testing.assert_allclose(found, of_the_network(windows), rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(found, of_the_network(windows).max(1), rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("bound", [2.5, 3.9, 6.0])
-def test_what_reaches_the_bound_has_its_s_and_nothing_else_seems_to(
-    windows: WindowBatch, bound: float
+@pytest.mark.parametrize("log10_k", [0.0, 3.05, 6.0])
+def test_what_can_reach_a_threshold_is_told_apart_and_exact(
+    windows: WindowBatch, log10_k: float
 ) -> None:
-    whole, found = (scan.significance(windows, DAYS, each) for each in (0.0, bound))
-    reaches = whole >= bound
+    whole, found = scan.ceiling(windows, DAYS), scan.ceiling(windows, DAYS, log10_k)
+    reaches = whole >= log10_k
     assert 0 < reaches.sum() < len(windows)
     np.testing.assert_array_equal(found[reaches], whole[reaches])
-    assert (found[~reaches] < bound).all()
+    assert (found[~reaches] < log10_k).all()
+    np.testing.assert_allclose(whole, scan.ceiling_of(of_the_network(windows)), rtol=1e-3, atol=0.1)
 
 
-def test_s_depends_on_no_other_window_and_on_no_number_of_threads(windows: WindowBatch) -> None:
-    together = scan.significance(windows, DAYS, 3.0)
-    np.testing.assert_array_equal(scan.significance(windows, DAYS, 3.0, threads=3), together)
+def test_a_window_depends_on_no_other_and_on_no_number_of_threads(windows: WindowBatch) -> None:
+    together = scan.ceiling(windows, DAYS, 3.0)
+    np.testing.assert_array_equal(scan.ceiling(windows, DAYS, 3.0, threads=3), together)
     for row in (0, 7, 12):
         alone = take(windows, [row], width=1000)
-        assert scan.significance(alone, DAYS, 3.0)[0] == together[row]
+        assert scan.ceiling(alone, DAYS, 3.0)[0] == together[row]
 
 
 def test_windows_longer_than_the_network_reads_are_read_whole() -> None:
     batch = make_batch([1500, 2500, 4096], seed=2)
     batch.flux[:] = np.where(batch.sigma > 0, batch.flux, 1)
     found = scan.significance(batch, DAYS)
-    np.testing.assert_allclose(found, of_the_network(batch), rtol=0.02, atol=0.2)
+    np.testing.assert_allclose(found, of_the_network(batch).max(1), rtol=0.02, atol=0.2)
 
 
 def test_a_dip_and_an_empty_window_have_none() -> None:
@@ -72,7 +73,8 @@ def test_a_dip_and_an_empty_window_have_none() -> None:
     assert scan.significance(batch, DAYS).tolist() == [0, 0]
 
 
-def test_the_bound_follows_the_threshold() -> None:
-    assert scan.bound_on(3.05) == pytest.approx(math.sqrt(2 * math.log(1e3 * 10**0.05) + 1.5))
-    assert scan.bound_on(2) < scan.bound_on(3) < scan.bound_on(6)
-    assert scan.bound_on(0) == scan.bound_on(-3) == 0
+def test_a_short_event_must_stand_out_more_than_a_long_one() -> None:
+    s = np.diag(np.full(LEVELS, 5.0))
+    most = scan.ceiling_of(s)
+    assert (np.diff(most) > 0).all()
+    assert most[-1] == pytest.approx((25 - 1.5) / (2 * math.log(10)))

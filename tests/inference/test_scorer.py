@@ -245,7 +245,7 @@ def test_the_scan_settles_constant_stars_and_leaves_events(filed: zoo.Entry) -> 
     settled = scorer.settled(batch, 3.0)
     assert settled[:20].sum() >= 15
     assert not settled[scorer.score(batch).log10_k >= 3.0].any()
-    assert not scorer.settled(batch, 0.0).any()
+    assert not scorer.settled(batch, -10.0).any()
 
 
 def test_settled_on_the_device_is_as_settled_by_the_loop(filed: zoo.Entry) -> None:
@@ -253,5 +253,9 @@ def test_settled_on_the_device_is_as_settled_by_the_loop(filed: zoo.Entry) -> No
     noise = np.random.default_rng(1).standard_normal(batch.flux.shape)
     batch.flux[:] = 1 + batch.sigma * (noise + 0.3)
     scorer = Scorer(filed, chunk=CHUNK)
+    found = scorer._significances(batch)
     expected = scan.significance(batch, DAYS)
-    np.testing.assert_allclose(scorer._significance(batch), expected, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(found.max(1), expected, rtol=1e-4, atol=1e-3)
+    settled = scan.ceiling_of(found) < 1.0
+    assert 0 < settled.sum() < len(batch)
+    np.testing.assert_array_equal(scorer.settled(batch, 1.0), settled)

@@ -35,6 +35,7 @@ TITLES = {
     "exact": "K against exact evidence",
     "streams": "K over time",
     "certified": "Certified K",
+    "cascade": "Windows that the network need not see",
     "posteriors": "Posteriors",
     "fit": "Fit and flow",
     "nested": "Fit against nested sampling",
