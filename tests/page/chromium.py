@@ -65,7 +65,7 @@ class Chromium:
             width=width,
             height=height,
             deviceScaleFactor=1,
-            mobile=False,
+            mobile=width < 600,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._tab("Emulation.setEmulatedMedia", features=[scheme])

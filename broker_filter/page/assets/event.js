@@ -4,7 +4,7 @@ import { lightCurve } from "./lightcurve.js";
 
 function history(figure, data) {
   const holder = figure.querySelector(".plot"), width = Math.max(280, holder.clientWidth), height = 260;
-  const [left, right, top, foot] = [52, width - 10, 8, height - 42];
+  const [left, right, top, foot] = [68, width - 10, 8, height - 42];
   const values = [...data.log10_k, ...data.certified.filter((one) => one !== null), data.threshold, 0];
   const [low, high] = [Math.min(...values), Math.max(...values)], margin = 0.08 * (high - low || 1);
   const first = Math.min(...data.last_epoch), last = Math.max(...data.last_epoch), wide = 0.06 * (last - first) || 0.5;
