@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import fastavro
 import pytest
 from pydantic import ValidationError
 
@@ -16,7 +19,12 @@ from broker_filter.alerts.codec import to_message
 from broker_filter.alerts.framing import Framing
 from broker_filter.config import Kafka
 from broker_filter.errors import ConfigError, TransientError
+from broker_filter.kafka.delivery import Parcel
+from broker_filter.observe.metrics import Metrics
+from broker_filter.pipeline.assessment import Outputs
 from broker_filter.service.alert_schema import make_framing
+from broker_filter.service.outgoing import Outgoing
+from broker_filter.service.report import Reporter
 from tests import build
 
 SUBJECT = "/subjects/microlensing-alerts-value/versions"
@@ -146,6 +154,19 @@ def test_a_registry_that_stays_away_ends_the_start() -> None:
 def test_settings_that_contradict_each_other(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         kafka(**changes)
+
+
+def test_the_service_sends_alerts_in_their_framing() -> None:
+    parcels: list[Parcel] = []
+    delivery: Any = SimpleNamespace(deliver=lambda parcel, *_, **__: parcels.append(parcel))
+    outgoing = Outgoing(kafka(), delivery, Reporter(Metrics()), Framing("container"))
+    take = outgoing.receiver(lambda _: None)
+    take(Outputs(alerts=[build.alert()], offsets={("epochs", 0): 1}))
+    source: Any = None
+    outgoing.deliver(source, last=True)
+    ((message,),) = (parcel.messages for parcel in parcels)
+    (record,) = fastavro.reader(io.BytesIO(message.value))
+    assert record["alertId"] == str(build.alert().alert_id)
 
 
 def test_confluents_own_client_reads_what_the_service_sends(registry: StandIn) -> None:
