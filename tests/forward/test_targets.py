@@ -95,7 +95,9 @@ def test_a_message_is_json_and_names_the_alert(name: str) -> None:
     assert str(alert.alert_id) in json.dumps(MESSAGES[name](alert), allow_nan=False)
 
 
-@pytest.mark.parametrize("make", [lambda a: hermes.message(a, "t", "me"), tom.target], ids=str)
+@pytest.mark.parametrize(
+    "make", [lambda a: hermes.message(a, "t", "me"), tom.target], ids=["hermes", "tom"]
+)
 def test_what_needs_a_position_is_refused_without(make: Callable[[Alert], object]) -> None:
     with pytest.raises(PoisonMessage, match="no_position"):
         make(build.alert(ra=None, dec=None))
