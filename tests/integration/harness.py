@@ -25,6 +25,8 @@ from typing import Any
 
 import confluent_kafka as ck
 import yaml
+from confluent_kafka import IsolationLevel
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.codec import from_message
@@ -282,6 +284,7 @@ class Trial:
         self.environment, self._forks = environment or {}, forks
         self.filters: list[Filter] = []
         self._producer = ck.Producer({"bootstrap.servers": servers, "log_level": 0})
+        self._admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
         self._progress = GroupProgress(
             Kafka(bootstrap_servers=servers, group_id=self.name, input_topics=(self.input,))
         )
@@ -385,11 +388,29 @@ class Trial:
         return [from_message(message) for message in self._messages(self.alerts, isolation)]
 
     def outcome(self) -> Outcome:
-        """What readers of committed messages see: alerts and dead letters."""
+        """What readers of committed messages see: alerts and dead letters.
+
+        The transaction of a process that was killed lasts until its timeout, and hides all that
+        others have committed since; that is waited for.
+        """
+        self.until(self._no_transaction_is_open)
         values = (message.value or b"" for message in self._messages(self.dead))
         letters = [decode_strict("dead_letter", value) for value in values]
         about = [(each["partition"], each["offset"], each["reason"]) for each in letters]
         return Outcome(tuple(self.read()), tuple(about))
+
+    def _no_transaction_is_open(self) -> bool:
+        topics = [ck.TopicPartition(topic, 0) for topic in (self.alerts, self.dead)]
+        ends = [
+            [
+                future.result().offset
+                for future in self._admin.list_offsets(
+                    {topic: OffsetSpec.latest() for topic in topics}, isolation_level=level
+                ).values()
+            ]
+            for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+        ]
+        return ends[0] == ends[1]
 
     def verdict(self, expected: Outcome) -> Verdict:
         """Compare what readers of committed messages see with the undisturbed run."""
