@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka as ck
 import numpy as np
@@ -35,8 +36,6 @@ from broker_filter.config import (
     ScheduleSettings,
     Settings,
 )
-from broker_filter.decode.decoder import Decoder, Tracked
-from broker_filter.decode.selection import Packet
 from broker_filter.decode.surveys.roman import NOMINAL_ZERO_POINTS
 from broker_filter.errors import TransientError
 from broker_filter.kafka.progress import GroupProgress
@@ -44,13 +43,14 @@ from broker_filter.kafka.sink import KafkaSink
 from broker_filter.kafka.transaction import open_delivery
 from broker_filter.observe.health import Health
 from broker_filter.observe.metrics import Metrics
+from broker_filter.pipeline.reading import MessageReader, Piece
 from broker_filter.replay.files import is_packets
 from broker_filter.replay.lightcurves.stream import LightCurves, load
 from broker_filter.replay.parquet import rows
 from broker_filter.replay.stream import Record
 from broker_filter.schemas import decode_strict
 from broker_filter.service.assembly import make_service, open_entry
-from broker_filter.types import Message, StarId
+from broker_filter.types import StarId
 from tests.decode.test_surveys_packets import COUNTS
 from tests.kafka_broker import make_topic
 
@@ -159,10 +159,12 @@ class Spy:
         self.messages: Counter[str] = Counter()
         self.stars: defaultdict[str, set[StarId]] = defaultdict(set)
 
-    def note(self, packet: Packet) -> None:
-        self.messages.update({part.survey for part in packet.photometry})
-        for part in packet.photometry:
-            self.stars[part.survey].update(part.star)
+    def note(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            for survey in {part.survey for part in piece.parts}:
+                self.messages[survey] += len(piece.messages)
+            for part in piece.parts:
+                self.stars[part.survey].update(part.star)
 
     def counts(self) -> dict[str, tuple[int, int]]:
         return {survey: (n, len(self.stars[survey])) for survey, n in self.messages.items()}
@@ -208,15 +210,15 @@ class Filter:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Run it; it must not have ended by itself."""
-        decode = Decoder.decode
+        read = MessageReader.read
 
-        def spied(decoder: Decoder, message: Message, tracked: Tracked | None = None) -> Packet:
-            packet = decode(decoder, message, tracked)
-            self.spy.note(packet)
-            return packet
+        def spied(reader: MessageReader, *polled: Any) -> list[Piece]:
+            pieces = read(reader, *polled)
+            self.spy.note(pieces)
+            return pieces
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Decoder, "decode", spied)
+            patch.setattr(MessageReader, "read", spied)
             self._thread.start()
             try:
                 yield
