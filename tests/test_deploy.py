@@ -39,7 +39,7 @@ from tests.deploy_files import (
 DOCKERFILE = DEPLOY / "Dockerfile"
 COMPOSE = DEPLOY / "compose.yaml"
 CHART = DEPLOY / "helm" / "broker-filter"
-UNIT = DEPLOY / "systemd" / "broker-filter.service"
+UNIT = DEPLOY / "systemd" / "broker-filter@.service"
 VERSIONS = ("1.27", "1.31", "1.34")
 
 
@@ -545,7 +545,7 @@ def test_every_value_is_explained() -> None:
 def test_unit_uses_settings_that_exist() -> None:
     text = UNIT.read_text()
     names = re.findall(r"BROKER_FILTER_(\w+__\w+)=", text)
-    assert len(names) == 3
+    assert len(names) == 4
     for name in names:
         model: Any = Settings
         for key in name.lower().split("__"):
@@ -569,11 +569,24 @@ def test_unit_is_hardened() -> None:
     assert int(stop[1]) > 25 + 30
 
 
+def test_instances_of_one_machine_differ_in_name_and_port() -> None:
+    settings = dict(re.findall(r"^Environment=BROKER_FILTER_(\w+)=(.*)$", UNIT.read_text(), re.M))
+    of_instance = {name: value for name, value in settings.items() if "%i" in value}
+    assert of_instance == {"KAFKA__GROUP_INSTANCE_ID": "%H-%i", "METRICS__PORT": "946%i"}
+    environment = {
+        f"BROKER_FILTER_{name}": value.replace("%i", "7").replace("%H", "here")
+        for name, value in of_instance.items()
+    }
+    loaded = load_settings(DEPLOY / "config.example.yaml", environment)
+    assert (loaded.metrics.port, loaded.kafka.group_instance_id) == (9467, "here-7")
+
+
 def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     # Programs that are not installed here must not count, so stand-ins take their place.
     text = re.sub(r"/opt/\S+/broker-filter", "/bin/true", UNIT.read_text())
-    (tmp_path / UNIT.name).write_text(text)
-    said = output(tool("systemd-analyze", optional=True), "verify", tmp_path / UNIT.name)
-    ours = [line for line in said.splitlines() if UNIT.name in line]
+    instance = tmp_path / UNIT.name.replace("@", "@4")
+    instance.write_text(text)
+    said = output(tool("systemd-analyze", optional=True), "verify", instance)
+    ours = [line for line in said.splitlines() if instance.name in line]
     newer = ("RestartSteps", "RestartMaxDelaySec")  # of systemd 254
     assert [line for line in ours if not any(word in line for word in newer)] == []
