@@ -8,6 +8,7 @@ halves share it.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -126,7 +127,6 @@ class Intake:
             if live:
                 groups.setdefault((key, False), []).extend(live)
                 offsets[where] = live[-1].next_offset
-            self._metrics.inc("records_consumed_total", len(run), topic=where[0])
         pieces = {
             (key, silent): self._reader.read(
                 group, self._kept[key].store.wanted_from, [] if silent else dead
@@ -135,6 +135,8 @@ class Intake:
         }
         for letter in dead:
             self._metrics.inc("records_dead_total", reason=letter.reason)
+        for topic, count in Counter(message.topic for message in messages).items():
+            self._metrics.inc("records_consumed_total", count, topic=topic)
         if offsets:
             self._batcher.note_offsets(offsets, now)
         # By one key the silent messages come first, as they did when they counted.

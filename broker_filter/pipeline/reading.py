@@ -109,7 +109,11 @@ class MessageReader:
         self, messages: Sequence[Message], tracked: Tracked, dead: list[DeadLetter]
     ) -> Iterator[Piece]:
         """Read messages of one star each."""
-        groups = list(read_alike([message.value or b"" for message in messages]))
+        try:
+            groups = list(read_alike([message.value or b"" for message in messages]))
+        except Exception:  # noqa: BLE001  of one message perhaps: one by one that one is found
+            _log.exception("messages cannot be read together", extra=_INTERNAL)
+            groups = []
         left = np.ones(len(messages), bool)
         for rows, _ in groups:
             left[rows] = False

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from broker_filter.decode.decoder import Decoder
 from broker_filter.observe.metrics import Metrics
@@ -76,6 +77,16 @@ def test_a_message_with_a_fault_is_the_only_letter() -> None:
     assert [letter.message.offset for letter in dead] == [7]
     assert sum(len(piece.messages) for piece in pieces) == 19
     assert 7 not in stars(pieces)[0]
+
+
+def test_where_reading_together_fails_each_is_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_: Any) -> Any:
+        raise RecursionError("ours")
+
+    monkeypatch.setattr("broker_filter.pipeline.reading.read_alike", failing)
+    pieces, dead = read(messages(*range(5)))
+    assert sorted(star for piece in stars(pieces) for star in piece) == list(range(5))
+    assert dead == []
 
 
 def test_other_messages_between_them_stay_where_they_are() -> None:
