@@ -7,6 +7,7 @@ sends a byte now and then hold up its caller for ever.
 from __future__ import annotations
 
 import io
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from urllib.request import (
 
 from broker_filter.errors import TransientError
 
-__all__ = ["Answer", "get", "send"]
+__all__ = ["Answer", "get", "json_object", "send"]
 
 MAX_REDIRECTS: Final = 5
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
@@ -207,3 +208,12 @@ class _Until(io.RawIOBase):
         """Close the socket's reader."""
         self._raw.close()
         super().close()
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """A JSON object, empty where a body is none."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return answer if isinstance(answer, dict) else {}

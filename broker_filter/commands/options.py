@@ -9,7 +9,7 @@ from pathlib import Path
 from broker_filter.alerts.verdict import VERDICTS
 from broker_filter.types import ALERT_TOPIC, STATES
 
-__all__ = ["add_alert_source", "add_client_config", "positive_int", "some_of"]
+__all__ = ["add_alert_source", "add_client_config", "add_topic", "positive_int", "some_of"]
 
 
 def add_client_config(parser: argparse._ActionsContainer, of: str = "") -> None:
@@ -29,8 +29,8 @@ def positive_int(text: str) -> int:
     return value
 
 
-def add_alert_source(parser: argparse._ActionsContainer) -> None:
-    """Add what says which alerts of which topic are read."""
+def add_topic(parser: argparse._ActionsContainer) -> None:
+    """Add what says where the alerts are."""
     parser.add_argument(
         "--bootstrap-servers",
         default="localhost:9092",
@@ -38,6 +38,11 @@ def add_alert_source(parser: argparse._ActionsContainer) -> None:
         help="default: %(default)s",
     )
     parser.add_argument("--topic", default=ALERT_TOPIC, help="default: %(default)s")
+
+
+def add_alert_source(parser: argparse._ActionsContainer) -> None:
+    """Add what says which alerts of which topic are read."""
+    add_topic(parser)
     parser.add_argument(
         "--group-id", help="share the topic with this consumer group, and go on there"
     )

@@ -7,9 +7,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker_filter.commands.options import add_client_config, positive_int
+from broker_filter.commands.options import add_client_config, add_topic, positive_int
 from broker_filter.errors import ConfigError
-from broker_filter.types import ALERT_TOPIC
 
 if TYPE_CHECKING:
     from broker_filter.page.database import Database
@@ -31,13 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "served with a password alone, from BROKER_FILTER_PAGE_PASSWORD or --password-file."
     )
     source = parser.add_argument_group("what to show")
-    source.add_argument(
-        "--bootstrap-servers",
-        default="localhost:9092",
-        metavar="HOST:PORT",
-        help="default: %(default)s",
-    )
-    source.add_argument("--topic", default=ALERT_TOPIC, help="default: %(default)s")
+    add_topic(source)
     add_client_config(source)
     source.add_argument(
         "--archive",

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import base64
 import importlib.util
-import json
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from broker_filter.backoff import Backoff
 from broker_filter.decode.avro.schema import MAX_SCHEMA_BYTES, WriterSchema, load_folder, parse_json
 from broker_filter.errors import ConfigError, SchemaError, TransientError
-from broker_filter.http import get
+from broker_filter.http import get, json_object
 
 __all__ = [
     "Registry",
@@ -249,7 +248,7 @@ def _schema_text(body: bytes, url: str) -> bytes:
     """
     if len(body) > MAX_ANSWER_BYTES:
         raise SchemaError(f"{url} answers with more than {MAX_ANSWER_BYTES} bytes")
-    answer = _json(body)
+    answer = json_object(body)
     schema = answer.get("schema")
     if not isinstance(schema, str):
         raise TransientError(f"{url} does not answer as a schema registry does{_shown(body)}")
@@ -263,17 +262,8 @@ def _schema_text(body: bytes, url: str) -> bytes:
 
 def _says_unknown(body: bytes) -> bool:
     """Whether a registry says that it has no such schema: any other server may answer 404, too."""
-    code = _json(body).get("error_code")
+    code = json_object(body).get("error_code")
     return isinstance(code, int) and code // 100 == HTTPStatus.NOT_FOUND
-
-
-def _json(body: bytes) -> dict[str, Any]:
-    """A JSON object, empty where a body is none."""
-    try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return answer if isinstance(answer, dict) else {}
 
 
 def _shown(body: bytes) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from broker_filter.config.fields import SAFE_URL
 from broker_filter.errors import ConfigError, PoisonMessage, TransientError
 from broker_filter.forward.target import Busy, Options
-from broker_filter.http import Answer, get, send
+from broker_filter.http import Answer, get, json_object, send
 from broker_filter.observe.text import printable
 
 __all__ = ["Server"]
@@ -109,7 +109,7 @@ class Server:
 
     def _taken(self, answer: Answer) -> dict[str, Any]:
         if 200 <= answer.status < 300:
-            return _json(answer.body)
+            return json_object(answer.body)
         said = self._shown(f"{answer.status} {answer.reason}: {answer.body[:300]!r}")
         where = self._shown(self.url)
         if answer.status in _LOGIN:
@@ -134,11 +134,3 @@ class Server:
 def _pause(answer: Answer) -> float:
     given = answer.headers.get("retry-after", "")
     return min(float(given), LONGEST_PAUSE_S) if given.isdecimal() else 0.0
-
-
-def _json(body: bytes) -> dict[str, Any]:
-    try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return answer if isinstance(answer, dict) else {}
