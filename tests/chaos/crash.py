@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from broker_filter import cli
@@ -25,6 +25,7 @@ from broker_filter.kafka.transaction import KafkaTransactions
 from broker_filter.schemas import schema_header
 from broker_filter.state import store
 from broker_filter.state.store import SnapshotStore
+from broker_filter.types import Partition
 
 __all__ = ["FLUSHED", "FROZEN", "POINTS", "SABOTAGE"]
 
@@ -171,7 +172,11 @@ def offsets_first(trap: _Trap) -> None:
 
 def forgetful(_: _Trap) -> None:
     """Sabotage: the topic is not read back, so that the windows are empty after a restart."""
-    GroupProgress.before = lambda _, __, offset, ___: offset  # type: ignore[method-assign]
+
+    def before(_: GroupProgress, offsets: Mapping[Partition, int], __: float) -> Any:
+        return dict(offsets)
+
+    GroupProgress.before = before  # type: ignore[method-assign]
 
 
 FLUSHED, FROZEN = "between flush and commit", "frozen between flush and commit"

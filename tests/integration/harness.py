@@ -375,8 +375,15 @@ class Trial:
             time.sleep(0.05)
 
     def until_done(self, patience_s: float = PATIENCE_S) -> None:
-        """Wait until the group has committed the whole archive."""
-        self.until(lambda: self.committed() == self.archive.ends, patience_s)
+        """Wait until the group has committed the whole archive; fails once no filter runs."""
+
+        def done() -> bool:
+            runs = any(filter_.running() for filter_ in self.filters)
+            complete = self.committed() == self.archive.ends
+            assert complete or runs, self.logs()
+            return complete
+
+        self.until(done, patience_s)
 
     def logs(self) -> str:
         """Return the logs of all filters, each cut to its end."""
