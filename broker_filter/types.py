@@ -47,6 +47,9 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 StarId = str | int
 Partition = tuple[str, int]  # topic and number
+
+ALL_BANDS: Final = "all"
+"""Stands for the band of a window that holds the epochs of all bands of its star."""
 StateKey = tuple[str, int]
 """Where the state of a star is kept: the topic and number of its partition, or in place of the
 topic the pattern that it came by, whose topics share their stars."""
@@ -171,6 +174,7 @@ class WindowBatch:
     slot : ndarray, shape (B,), int64
         Place of each window in its store.
     star, survey, band : lists of length B
+        The band is `ALL_BANDS` where windows hold those of all bands.
     coordinates : list of (ra, dec) in degrees or None, length B
     t_start : ndarray, shape (B,), float64, MJD TAI
         Start of each window; it ends ``window_days`` later.
@@ -189,8 +193,9 @@ class WindowBatch:
         True where the photometry came in units of the baseline, so that nJy are unknown.
     source : ndarray, shape (B, N), int16
         Which of the window's sources each point comes from: an index into its ``sources``.
-    sources : list of tuple of str, length B
-        Names of each window's sources, "NAME (difference)" where only difference flux is known.
+    sources : list of tuple of (str, str), length B
+        Band and name of each window's sources, "NAME (difference)" where only difference flux is
+        known.
     source_level, source_error : ndarray, shape (B, D), float64
         Flux of the quiet star in each source (nJy, or 1 in relative units), the unit of its
         points, and its 1-sigma error in that unit; NaN where there are fewer than D sources.
@@ -213,7 +218,7 @@ class WindowBatch:
     baseline_error: FloatArray
     relative: NDArray[np.bool_]
     source: NDArray[np.int16]
-    sources: list[tuple[str, ...]]
+    sources: list[tuple[tuple[str, str], ...]]
     source_level: FloatArray
     source_error: FloatArray
     source_history: FloatArray
@@ -232,16 +237,16 @@ class WindowBatch:
 
     def epochs(self, row: int) -> StarEpochs:
         """What one window holds."""
-        n, names = int(self.n[row]), self.sources[row]
+        n, sources = int(self.n[row]), self.sources[row]
         return StarEpochs(
-            tuple((self.band[row], name) for name in names),
-            self.source_level[row, : len(names)].copy(),
-            self.source_error[row, : len(names)].copy(),
+            sources,
+            self.source_level[row, : len(sources)].copy(),
+            self.source_error[row, : len(sources)].copy(),
             self.mjd_tai[row, :n].copy(),
             self.flux[row, :n].copy(),
             self.sigma[row, :n].copy(),
             self.source[row, :n].copy(),
-            tuple(SourceHistory(*each) for each in self.source_history[row, : len(names)].tolist()),
+            tuple(SourceHistory(*h) for h in self.source_history[row, : len(sources)].tolist()),
             self.survey[row],
         )
 
@@ -315,6 +320,11 @@ class StarEpochs:
 
     def __len__(self) -> int:
         return len(self.mjd_tai)
+
+    def of_band(self, band: str) -> NDArray[np.bool_]:
+        """Which epochs a window of this band, or of `ALL_BANDS`, may hold; shape (n,)."""
+        mine = [band in (its_band, ALL_BANDS) for its_band, _ in self.sources]
+        return np.array(mine, np.bool_)[self.source]
 
 
 @dataclass(frozen=True, slots=True)

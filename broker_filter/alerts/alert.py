@@ -28,7 +28,7 @@ from broker_filter.alerts.parts import (
     Verdict,
     physical,
 )
-from broker_filter.types import AlertState, FloatArray, StarId
+from broker_filter.types import ALL_BANDS, AlertState, FloatArray, StarId
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -197,6 +197,20 @@ class Alert:
             names = [known[index] for index in self.source.tolist()]
         band, source = zip(*names, strict=True) if names else ((), ())
         return pd.DataFrame(columns | {"band": list(band), "source": list(source)})
+
+    @property
+    def newest_source(self) -> Source | None:
+        """That of the last epoch of the alert's band, of which its magnitudes are."""
+        if self.source is None:
+            return None
+        found = [self.sources[i] for i in dict.fromkeys(self.source[::-1].tolist())]
+        return next((one for one in found if self.band in (one.band, ALL_BANDS)), None)
+
+    @property
+    def magnitude_band(self) -> str:
+        """Band of the alert's magnitudes."""
+        newest = self.newest_source
+        return self.band if newest is None else newest.band
 
     def interval(self, name: str) -> Interval:
         """Quantiles of the parameter called t0, u0, tE, rho or f_s."""

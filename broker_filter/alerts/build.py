@@ -344,8 +344,7 @@ def _brightness(
 
 def _newest(epochs: StarEpochs, band: str) -> int:
     """The source of the last epoch of a band."""
-    of_band = np.array([its_band == band for its_band, _ in epochs.sources])[epochs.source]
-    return int(epochs.source[of_band][-1])
+    return int(epochs.source[epochs.of_band(band)][-1])
 
 
 def _origin(provenance: Provenance, times: ProcessingTimes) -> dict[str, Any]:

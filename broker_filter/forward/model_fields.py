@@ -75,7 +75,7 @@ def target_fields(alert: Alert) -> dict[str, Any]:
         "last_fit": last,
         "latest_data_hjd": last,
         "mag_now": alert.magnitude_now,
-        "mag_now_passband": alert.band[:10],
+        "mag_now_passband": alert.magnitude_band[:10],
     }
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -83,7 +83,7 @@ def target_fields(alert: Alert) -> dict[str, Any]:
 def _magnitudes(alert: Alert) -> dict[str, float | None]:
     if alert.baseline_magnitude is None:
         return {}
-    source_error, blend_error = _flux_errors(_newest_source(alert))
+    source_error, blend_error = _flux_errors(alert.newest_source)
     baseline = MAGNITUDES_PER_E * alert.baseline_relative_error
     return {
         "source_magnitude": alert.source_magnitude,
@@ -93,13 +93,6 @@ def _magnitudes(alert: Alert) -> dict[str, float | None]:
         "baseline_magnitude": alert.baseline_magnitude,
         "baseline_mag_error": baseline,
     }
-
-
-def _newest_source(alert: Alert) -> Source | None:
-    """The source of the last epoch, of which the alert's magnitudes are."""
-    if alert.source is None or not len(alert.source):
-        return None
-    return alert.sources[int(alert.source[-1])]
 
 
 def _flux_errors(source: Source | None) -> tuple[float | None, float | None]:

@@ -112,7 +112,7 @@ def rges_alert(alert: Alert) -> dict[str, Any]:
             f"alert_{name}_mag": None if value is None else round(value, 3)
             for name, value in magnitudes.items()
         },
-        "alert_mag_passband": alert.band[:15],
+        "alert_mag_passband": alert.magnitude_band[:15],
         "alert_timestamp": datetime.fromtimestamp(alert.created_ms / 1000, UTC).isoformat(),
     }
 

@@ -75,8 +75,8 @@ class Entry:
     ----------
     path : Path
     config : mapping
-        Keys ``window`` (``days``, ``max_points``, ``buckets``), ``encoder``, ``evidence``,
-        ``flow`` and ``prior``.
+        Keys ``window`` (``days``, ``max_points``, ``buckets``, ``joins_bands``), ``encoder``,
+        ``evidence``, ``flow`` and ``prior``.
     card : Card
     sha256 : str
         Of the weights; every alert carries it.
@@ -96,6 +96,11 @@ class Entry:
     def window_days(self) -> float:
         """Length of the window for which the network was trained."""
         return float(self.config["window"]["days"])
+
+    @property
+    def joins_bands(self) -> bool:
+        """Whether its windows hold the epochs of all bands of a star."""
+        return bool(self.config["window"].get("joins_bands", False))
 
     @property
     def threshold(self) -> float:

@@ -72,8 +72,8 @@ def extended(
     window = batch.epochs(row)
     if known is None:
         return _thinned(window, limit, len(window))
-    band = np.array([its_band == batch.band[row] for its_band, _ in known.sources], np.bool_)
-    earlier = _taken(known, (known.mjd_tai < batch.t_start[row]) | ~band[known.source])
+    own_band = known.of_band(batch.band[row])
+    earlier = _taken(known, (known.mjd_tai < batch.t_start[row]) | ~own_band)
     joined = _joined(earlier, window)
     order = np.argsort(joined.mjd_tai, kind="stable")
     own = order >= len(earlier)

@@ -110,7 +110,12 @@ def make_intake(
         make_decoder(settings.input, waiting),
         Limits(settings.input.mjd_min, settings.input.mjd_max, settings.input.flag_mask),
         Batcher(settings.batch.flush_windows, settings.batch.max_wait_s),
-        lambda: WindowStore(entry.window_days, window.max_points, max_stars=window.max_stars),
+        lambda: WindowStore(
+            entry.window_days,
+            window.max_points,
+            max_stars=window.max_stars,
+            joined=entry.joins_bands,
+        ),
         lambda: Schedule(schedule.every_days, schedule.min_points),
         metrics,
         key_of(settings.kafka),

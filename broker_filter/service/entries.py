@@ -20,7 +20,8 @@ def survey_entries(settings: Settings, entry: Entry) -> dict[str, Entry]:
     Raises
     ------
     ConfigError
-        If the windows of one are not as long as those of the main entry.
+        If the windows of one are not as long as those of the main entry, or hold all bands of a
+        star where those hold single ones.
     """
     entries = {name.lower(): verify(find(id_)) for name, id_ in settings.model.surveys.items()}
     for name, other in entries.items():
@@ -28,5 +29,11 @@ def survey_entries(settings: Settings, entry: Entry) -> dict[str, Entry]:
             raise ConfigError(
                 f"model.surveys: {name}: {other.model_id} has windows of {other.window_days:g} d,"
                 f" {entry.model_id} of {entry.window_days:g} d; one filter has one length"
+            )
+        if other.joins_bands != entry.joins_bands:
+            joins, parts = (other, entry) if other.joins_bands else (entry, other)
+            raise ConfigError(
+                f"model.surveys: {name}: windows of {joins.model_id} hold all bands of a star,"
+                f" those of {parts.model_id} single ones; one filter has one kind"
             )
     return entries

@@ -204,8 +204,8 @@ class Readout:
         difference = self._is_difference(track)
         base, base_err = self._known_total(track)
         relative = self._instruments.relative[self._tracks.source[track]]
-        base = np.where(relative, 1.0, base[:, None])
-        base_err = np.maximum(np.where(relative, 0.0, base_err[:, None]), self._tracks.floor * base)
+        base = np.where(relative, 1.0, base)
+        base_err = np.maximum(np.where(relative, 0.0, base_err), self._tracks.floor * base)
         with np.errstate(divide="ignore", invalid="ignore"):
             error = np.maximum(units.level_err / base, self._tracks.floor)
         return Units(
@@ -218,14 +218,19 @@ class Readout:
         )
 
     def _known_total(self, track: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Baseline in nJy of each window's total flux, from outside the window, and its error."""
-        level, error = np.full((2, len(track)), np.nan)
-        total = (track >= 0) & ~self._is_difference(track)
-        total &= ~self._instruments.relative[self._tracks.source[track]]
+        """Baseline in nJy of the total flux in each track's band, and its error, shape (B, D).
+
+        From outside the window.
+        """
+        level, error = np.full((2, *track.shape), np.nan)
+        source = self._tracks.source[track]
+        total = (track >= 0) & ~self._is_difference(track) & ~self._instruments.relative[source]
+        band = self._instruments.band[source]
         for d in range(track.shape[1]):
-            rows = np.flatnonzero(total[:, d])
-            known = self._tracks.known(track[rows, d])
-            level[rows], error[rows] = combine(level[rows], error[rows], *known)
+            known = self._tracks.known(track[:, d])
+            row, at = np.nonzero(total[:, d, None] & (band == band[:, d, None]))
+            found = combine(level[row, at], error[row, at], *(column[row] for column in known))
+            level[row, at], error[row, at] = found
         return level, error
 
 

@@ -14,15 +14,24 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from broker_filter.errors import StateError
 from broker_filter.photometry.times import SECONDS_PER_DAY
 from broker_filter.photometry.usable import by_reference
 from broker_filter.state.columns import Column, Columns, arrays_of, reading
-from broker_filter.types import FloatArray, IntArray, Photometry, StarId, WindowBatch
+from broker_filter.types import (
+    ALL_BANDS,
+    FloatArray,
+    IntArray,
+    Photometry,
+    StarId,
+    WindowBatch,
+)
 from broker_filter.windows.arrays import grown
 from broker_filter.windows.epochs import TICKS_PER_DAY, Epochs
 from broker_filter.windows.folding import Folding
@@ -52,6 +61,8 @@ class WindowStore:
         Smallest relative error of a baseline: flat fields and skies are no better.
     max_stars : int or None
         Most windows to be held once `shed` has been called.
+    joined : bool
+        Whether a window holds the epochs of all bands of its star, each a source of its own.
     """
 
     def __init__(
@@ -60,8 +71,10 @@ class WindowStore:
         max_points: int = 4096,
         baseline_floor: float = 1e-4,
         max_stars: int | None = None,
+        *,
+        joined: bool = False,
     ) -> None:
-        self.window_days = window_days
+        self.window_days, self.joined = window_days, joined
         self.max_points, self._max_stars = max_points, max_stars
         step_days = window_days / 4
         self._counts: Counter[str] = Counter()
@@ -127,7 +140,10 @@ class WindowStore:
         slot = np.fromiter(bands.values(), np.int64, len(bands))
         start = self._folding.start(slot) - 1 / TICKS_PER_DAY
         wanted = np.maximum(start, self._newest[slot] - look_back_days)
-        return dict(zip(bands, wanted.tolist(), strict=True))
+        found = dict(zip(bands, wanted.tolist(), strict=True))
+        if ALL_BANDS in found and self.joined:
+            return dict.fromkeys(self._instruments.bands, found[ALL_BANDS])
+        return found
 
     def take_counts(self) -> dict[str, int]:
         """Epochs by outcome since the last call; every epoch has exactly one.
@@ -181,12 +197,14 @@ class WindowStore:
         return np.unique(np.concatenate([np.empty(0, np.int64), *moved]))
 
     def _insert(self, photometry: Photometry) -> IntArray:
-        source = self._instruments.code(photometry)
+        source = self._instruments.code(photometry, photometry.band if self.joined else "")
         if source < 0:
             self._counts["too_many_sources"] += len(photometry)
         if source < 0 or not len(photometry):
             return np.empty(0, np.int64)
         known = len(self)
+        if self.joined:
+            photometry = replace(photometry, band=ALL_BANDS)
         slot = self._stars.slots(photometry)
         if len(self) > known:
             self._make_room(len(self))
@@ -307,11 +325,12 @@ class WindowStore:
         # A window has the baseline of its newest source.
         newest = self._points.index(slot, self._points.count[slot].astype(np.int64) - 1)
         series = self._stars.series(slot)
+        bands = [band for _, band in series]
         return WindowBatch(
             slot=slot,
             star=[self.star[i] for i in slot.tolist()],
             survey=[survey for survey, _ in series],
-            band=[band for _, band in series],
+            band=bands,
             coordinates=self._stars.coordinates(slot),
             t_start=self._folding.start(slot),
             mjd_tai=part.time,
@@ -323,7 +342,7 @@ class WindowStore:
             baseline_error=reading.common_error()[kept],
             relative=self._instruments.relative[self._points.source[newest]],
             source=reading.source()[kept][:, : part.time.shape[1]],
-            sources=self._instruments.names(reading.code[kept]),
+            sources=self._instruments.names(reading.code[kept], bands),
             source_level=reading.units.level[kept],
             source_error=reading.units.error[kept],
             source_history=reading.units.history[kept],
@@ -357,7 +376,8 @@ class WindowStore:
         Raises
         ------
         StateError
-            If columns are missing or contradict each other.
+            If columns are missing or contradict each other, or if its windows hold single bands and
+            those of this store all bands, or the reverse.
         """
         with reading("windows"):
             self._restore(arrays_of(columns))
@@ -365,6 +385,9 @@ class WindowStore:
     def _restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
         self._stars.restore(columns)
         self._instruments.restore(columns)
+        if len(self) and bool(self._instruments.bands) != self.joined:
+            kinds = ("single bands", "all bands of a star")
+            raise StateError(f"its windows hold {kinds[not self.joined]}, not {kinds[self.joined]}")
         self._make_room(len(self))
         self._newest[: len(self)] = columns["newest"]
         self._folding.anchor[: len(self)] = columns["anchor"]

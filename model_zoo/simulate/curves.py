@@ -12,12 +12,16 @@ from torch import Tensor
 from broker_filter.inference.lens import excess
 from broker_filter.inference.network_input import network_input
 from broker_filter.inference.prior import BoxPrior
+from model_zoo.simulate.draw import Draw
 from model_zoo.simulate.lookalikes import Lookalikes, draw_lookalikes
 from model_zoo.simulate.noise import Noise, NoiseModel, draw_noise, unknown_noise
 from model_zoo.simulate.pattern import Pattern, PatternConfig, draw_patterns
 from model_zoo.simulate.prior import PAPER_GATE, PAPER_PRIOR, Gate
 
-__all__ = ["Curves", "Kind", "Simulator", "matched_filter_snr"]
+__all__ = ["Curves", "Kind", "Simulator", "baselines_of_bands", "matched_filter_snr"]
+
+BAND_BASELINES = 0.5
+"""Scatter of the errors of the baselines of one star's bands, nats."""
 
 
 class Kind(IntEnum):
@@ -105,7 +109,7 @@ class Simulator:
             patterns.append(pattern[rows])
             thetas.append(theta[rows])
             missing -= len(rows)
-        pattern, theta = _join(patterns), torch.cat(thetas)
+        pattern, theta = Pattern.join(patterns), torch.cat(thetas)
         signal = signal_of(theta, pattern)
         snr = matched_filter_snr(signal, pattern)
         return self._observe(signal, pattern, generator, theta, snr)
@@ -163,10 +167,15 @@ class Simulator:
         else:
             noise = draw_noise(self.noise_model, pattern, generator)
         b = self._baseline_errors(n, generator)
-        g = 1 + b * noise.baseline * torch.randn(n, generator=generator, device=device)
+        if self.pattern.visits is None:
+            unit = torch.randn(n, generator=generator, device=device)
+            g = (1 + b * noise.baseline * unit)[:, None]
+        else:
+            b, change = baselines_of_bands(b, pattern, generator)
+            g = 1 + noise.baseline[:, None] * change
         x = network_input(
             torch.where(pattern.valid, pattern.t, 0).double(),
-            (1 + signal) * g[:, None] + noise.flux,
+            (1 + signal) * g + noise.flux,
             pattern.sigma,
             pattern.n,
             days=self.pattern.days,
@@ -196,15 +205,23 @@ def matched_filter_snr(signal: Tensor, pattern: Pattern) -> Tensor:
     return (signal / pattern.sigma).square().sum(1).sqrt()
 
 
-def _join(patterns: list[Pattern]) -> Pattern:
-    width = max(pattern.t.shape[1] for pattern in patterns)
+def baselines_of_bands(
+    b: Tensor, pattern: Pattern, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Give each band of a curve a baseline with an error of its own, around ``b``, shape (B,).
 
-    def pad(column: Tensor, value: float) -> Tensor:
-        return torch.nn.functional.pad(column, (0, width - column.shape[1]), value=value)
-
-    return Pattern(
-        torch.cat([pad(p.t, float("inf")) for p in patterns]),
-        torch.cat([pad(p.sigma, 1.0) for p in patterns]),
-        torch.cat([p.n for p in patterns]),
-        torch.cat([p.level for p in patterns]),
-    )
+    Returns
+    -------
+    error : Tensor, shape (B,), float32
+        Of the weighted mean of the baselines; see `broker_filter.windows.readout`.
+    change : Tensor, shape (B, N), float32
+        Relative error of the baseline of each epoch's band.
+    """
+    bands = int(pattern.band.max()) + 1
+    draw = Draw(len(b), generator)
+    errors = b[:, None] * draw.log_normal(1.0, BAND_BASELINES, bands)
+    change = (errors * draw.normal(bands)).gather(1, pattern.band)
+    weight = torch.where(pattern.valid, pattern.sigma**-2, 0.0)
+    shares = torch.zeros_like(errors).scatter_add_(1, pattern.band, weight)
+    shares /= shares.sum(1, keepdim=True)
+    return (shares * errors).square().sum(1).sqrt(), change

@@ -6,12 +6,16 @@ varied as the streams that the filter will meet without changing K for any one o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from model_zoo.simulate.draw import Draw
+from model_zoo.simulate.visits import Visits, draw_visits
 
 __all__ = ["Pattern", "PatternConfig", "draw_patterns"]
 
@@ -41,6 +45,9 @@ class PatternConfig:
         an image every 3-5 d.
     ground_share : float
         Share of streams' patterns as ground telescopes see a star: in some hours of clear nights.
+    visits : Visits, optional
+        All patterns are those of a survey that returns to its fields now and then, in several
+        bands, with errors of ``stream_sigma``; of the above only ``days`` and that count then.
     """
 
     days: float = 20.0
@@ -49,6 +56,7 @@ class PatternConfig:
     minutes: float | None = None
     season_share: float = 0.0
     ground_share: float = 0.0
+    visits: Visits | None = None
 
     @property
     def grid(self) -> int:
@@ -61,13 +69,15 @@ class Pattern:
     """Observing patterns of B curves; ``t`` is sorted, infinite beyond the ``n`` epochs.
 
     ``t`` and ``sigma`` have shape (B, N), float32; ``n`` has shape (B,), int64; ``level``, shape
-    (B,), is the typical sigma of each curve.
+    (B,), is the typical sigma of each curve; ``band``, shape (B, N), int64, numbers the bands of a
+    curve's epochs, each with a baseline of its own: zero where there is one band.
     """
 
     t: Tensor
     sigma: Tensor
     n: Tensor
     level: Tensor
+    band: Tensor
 
     @property
     def valid(self) -> Tensor:
@@ -75,12 +85,34 @@ class Pattern:
         return torch.arange(self.t.shape[1], device=self.t.device) < self.n[:, None]
 
     def __getitem__(self, rows: Tensor) -> Pattern:
-        return Pattern(self.t[rows], self.sigma[rows], self.n[rows], self.level[rows])
+        return Pattern(*(getattr(self, f.name)[rows] for f in fields(Pattern)))
+
+    @classmethod
+    def of(cls, t: Tensor, sigma: Tensor, n: Tensor, level: Tensor) -> Pattern:
+        """A pattern of one band."""
+        return cls(t, sigma, n, level, torch.zeros_like(t, dtype=torch.int64))
+
+    @classmethod
+    def join(cls, parts: Sequence[Pattern]) -> Pattern:
+        """All curves of several, padded to the longest."""
+        width = max(part.t.shape[1] for part in parts)
+
+        def padded(name: str, value: float) -> Tensor:
+            columns = (getattr(part, name) for part in parts)
+            return torch.cat([pad(c, (0, width - c.shape[1]), value=value) for c in columns])
+
+        n, level = (torch.cat([getattr(part, name) for part in parts]) for name in ("n", "level"))
+        t, sigma, band = padded("t", math.inf), padded("sigma", 1.0), padded("band", 0)
+        return cls(t, sigma, n, level, band)
 
 
 def draw_patterns(n: int, config: PatternConfig, generator: torch.Generator) -> Pattern:
     """Draw ``n`` observing patterns on the generator's device."""
     draw = Draw(n, generator)
+    if config.visits is not None:
+        t, sigma, keep, band = draw_visits(config.visits, config.days, config.stream_sigma, draw)
+        keep &= _so_far(t, config.days, draw)
+        return _pack(t, sigma, _never_empty(keep), band)
     grid = torch.linspace(0, config.days, config.grid, device=generator.device)
     keep = draw.uniform(0, 1, len(grid)) >= draw.uniform(0, 0.6)
     keep &= ~_in_gaps(grid, config.days, draw)
@@ -95,9 +127,13 @@ def draw_patterns(n: int, config: PatternConfig, generator: torch.Generator) -> 
     if config.ground_share > 0:
         ground = stream & draw.happens(config.ground_share)
         keep = torch.where(ground, _ground_mask(grid, config.days, draw), keep)
-    # Never leave a curve empty: its first epoch stays.
+    return _pack(grid, sigma, _never_empty(keep))
+
+
+def _never_empty(keep: Tensor) -> Tensor:
+    """The first epoch stays where no other is left."""
     keep[:, 0] |= ~keep.any(1)
-    return _pack(grid, sigma, keep)
+    return keep
 
 
 def _in_gaps(grid: Tensor, days: float, draw: Draw) -> Tensor:
@@ -157,16 +193,22 @@ def _stream_sigma(config: PatternConfig, draw: Draw) -> Tensor:
     return level * (spread * draw.normal(config.grid)).exp()
 
 
-def _pack(grid: Tensor, sigma: Tensor, keep: Tensor) -> Pattern:
+def _pack(t: Tensor, sigma: Tensor, keep: Tensor, band: Tensor | None = None) -> Pattern:
     """Move the kept epochs of each row to its front."""
     n = keep.sum(1)
     width = int(n.max())
     # Everything that is not kept goes to a spare last column.
     place = torch.where(keep, keep.cumsum(1) - 1, width)
-    t = torch.full((keep.shape[0], width + 1), float("inf"), device=grid.device)
-    t.scatter_(1, place, grid.expand_as(keep))
-    packed = torch.ones_like(t).scatter_(1, place, sigma.to(t.dtype))
-    t[:, -1], packed[:, -1] = float("inf"), 1.0
-    valid = torch.arange(width, device=grid.device) < n[:, None]
-    level = torch.where(valid, packed[:, :-1], 0).sum(1) / n
-    return Pattern(t[:, :width].contiguous(), packed[:, :width], n, level)
+
+    def packed(column: Tensor, padding: float) -> Tensor:
+        whole = torch.full((len(n), width + 1), padding, device=t.device, dtype=column.dtype)
+        whole.scatter_(1, place, column.expand_as(keep))
+        whole[:, -1] = padding
+        return whole[:, :width].contiguous()
+
+    times, errors = packed(t, math.inf), packed(sigma.float(), 1.0)
+    valid = torch.arange(width, device=t.device) < n[:, None]
+    level = torch.where(valid, errors, 0).sum(1) / n
+    if band is None:
+        return Pattern.of(times, errors, n, level)
+    return Pattern(times, errors, n, level, packed(band, 0))

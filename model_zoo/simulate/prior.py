@@ -11,7 +11,7 @@ from torch import Tensor
 from broker_filter.inference.lens import excess
 from broker_filter.inference.prior import BoxPrior
 
-__all__ = ["BLENDED_GATE", "PAPER_GATE", "PAPER_PRIOR", "ROMAN_PRIOR", "Gate"]
+__all__ = ["BLENDED_GATE", "PAPER_GATE", "PAPER_PRIOR", "ROMAN_PRIOR", "SPARSE_PRIOR", "Gate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,13 @@ ROMAN_PRIOR = BoxPrior(
     "roman-1",
     (-2.0, 0.0, math.log10(0.05), -3.0, 0.005),
     (25.0, 1.5, math.log10(60.0), 1.0, 1.0),
+    log_f_s=True,
+)
+# Events of stellar lenses in half a year of a survey that sees its fields every few nights.
+SPARSE_PRIOR = BoxPrior(
+    "sparse-1",
+    (-30.0, 0.0, math.log10(2.0), -3.0, 0.02),
+    (240.0, 1.5, math.log10(150.0), 0.0, 1.0),
     log_f_s=True,
 )
 

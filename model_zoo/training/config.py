@@ -13,11 +13,18 @@ from model_zoo.simulate.curves import Simulator
 from model_zoo.simulate.lookalikes import LOOKALIKES
 from model_zoo.simulate.noise import NOISES
 from model_zoo.simulate.pattern import PatternConfig
-from model_zoo.simulate.prior import BLENDED_GATE, PAPER_GATE, PAPER_PRIOR, ROMAN_PRIOR
+from model_zoo.simulate.prior import (
+    BLENDED_GATE,
+    PAPER_GATE,
+    PAPER_PRIOR,
+    ROMAN_PRIOR,
+    SPARSE_PRIOR,
+)
+from model_zoo.simulate.visits import VISITS
 
 __all__ = ["PolishConfig", "SimulatorConfig", "TrainConfig", "TrainingConfig", "load_config"]
 
-PRIORS = {prior.name: prior for prior in (PAPER_PRIOR, ROMAN_PRIOR)}
+PRIORS = {prior.name: prior for prior in (PAPER_PRIOR, ROMAN_PRIOR, SPARSE_PRIOR)}
 LEAST_POLISHED = 100
 GATES = {gate.name: gate for gate in (PAPER_GATE, BLENDED_GATE)}
 
@@ -41,6 +48,7 @@ class SimulatorConfig(_Strict):
     minutes: float | None = Field(None, gt=0, description="between exposures; 15 if left out")
     season_share: float = Field(0.0, ge=0, le=1, description="of those with a season's edge")
     ground_share: float = Field(0.0, ge=0, le=1, description="of those as the ground sees stars")
+    visits: str | None = Field(None, description="visits of a survey of many fields, in bands")
     noise: str | None = Field(None, description="noise of stars; white if left out")
     lookalikes: str | None = Field(None, description="variable stars for a second head")
 
@@ -106,6 +114,7 @@ class TrainConfig(_Strict):
     start_from: str | None = Field(None, description="entry that the training starts from")
     minutes: float = Field(60, ge=0)
     window_days: float = Field(20, gt=0)
+    joins_bands: bool = Field(False, description="whether a window holds all bands of its star")
     max_points: int = Field(1000, ge=16)
     buckets: tuple[int, ...] = (128, 256, 512, 1000)
     encoder: dict[str, Any]
@@ -129,6 +138,7 @@ class TrainConfig(_Strict):
                 chosen.minutes,
                 chosen.season_share,
                 chosen.ground_share,
+                None if chosen.visits is None else VISITS[chosen.visits],
             ),
             baseline_error=chosen.baseline_error,
             length=self.max_points,
@@ -150,6 +160,7 @@ def load_config(path: Path) -> TrainConfig:
     for name, known in (
         (chosen.prior, PRIORS),
         (chosen.gate, GATES),
+        (chosen.visits, VISITS),
         (chosen.noise, NOISES),
         (chosen.lookalikes, LOOKALIKES),
     ):

@@ -135,6 +135,7 @@ def _entry_config(config: TrainConfig) -> dict[str, Any]:
         "days": config.window_days,
         "max_points": config.max_points,
         "buckets": list(config.buckets),
+        "joins_bands": config.joins_bands,
     }
     return {"window": window, **network_config(config)}
 

@@ -59,7 +59,7 @@ def window(*, relative: bool = False) -> WindowBatch:
         baseline_error=np.array([0.001]),
         relative=np.array([relative]),
         source=(np.arange(N, dtype=np.int16) % 2)[None],
-        sources=[("A", "C", "S")],
+        sources=[(("I", "A"), ("I", "C"), ("I", "S"))],
         source_level=level,
         source_error=np.array([[0.001, 0.002, np.nan]]),
         source_history=np.zeros((1, 3, 5)),

@@ -49,7 +49,7 @@ def windows(n: int, epochs: int) -> WindowBatch:
         baseline_error=np.full(n, 0.001),
         relative=np.zeros(n, bool),
         source=np.zeros(shape, np.int16),
-        sources=[("wfi",)] * n,
+        sources=[(("F146", "wfi"),)] * n,
         source_level=np.full((n, 1), 15_000.0),
         source_error=np.full((n, 1), 0.001),
         source_history=np.zeros((n, 1, 5)),

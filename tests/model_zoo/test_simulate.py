@@ -159,7 +159,7 @@ def test_a_wrong_baseline_multiplies_the_model_and_leaves_the_noise_as_stated() 
     inside = plain.x[..., 2] > 0
     # The same draws of noise: the difference is (g - 1) (1 + signal), and nothing else.
     change = torch.where(inside, moved.x[..., 1] - plain.x[..., 1], torch.nan).double()
-    pattern = Pattern(
+    pattern = Pattern.of(
         torch.where(inside, (plain.x[..., 0] + 1) / 2 * DAYS, torch.inf),
         torch.ones_like(plain.x[..., 2]),
         inside.sum(1),
@@ -277,7 +277,7 @@ def test_events_and_noise_see_the_same_patterns(config: PatternConfig) -> None:
 def test_events_follow_vbmicrolensing() -> None:
     theta = PAPER_PRIOR.sample(12, seeded(12))
     pattern = draw_patterns(12, PatternConfig(), seeded(13))
-    quiet = Pattern(pattern.t, torch.full_like(pattern.sigma, 1e-7), pattern.n, pattern.level)
+    quiet = Pattern.of(pattern.t, torch.full_like(pattern.sigma, 1e-7), pattern.n, pattern.level)
     signal = signal_of(theta, quiet).double().numpy()
     vbm = VBMicrolensing()
     vbm.Tol = 1e-4
@@ -297,7 +297,7 @@ def test_the_observed_event_is_its_model_plus_noise(events: Curves) -> None:
     for x, theta in zip(events.x, events.theta, strict=True):
         t, flux, sigma = columns(x)
         n = len(t)
-        pattern = Pattern(
+        pattern = Pattern.of(
             torch.from_numpy(t).float()[None],
             torch.ones(1, n),
             torch.tensor([n]),

@@ -46,7 +46,7 @@ def window(
         baseline_error=np.array([0.001]),
         relative=np.zeros(1, np.bool_),
         source=np.zeros((1, n), np.int16),
-        sources=[(name,)],
+        sources=[((band, name),)],
         source_level=np.array([[level]]),
         source_error=np.array([[0.001]]),
         source_history=np.zeros((1, 1, 5)),

@@ -79,7 +79,7 @@ def window(signal: FloatArray) -> WindowBatch:
         baseline_error=0.003 * one,
         relative=np.zeros(1, bool),
         source=np.zeros((1, n), np.int16),
-        sources=[("camera",)],
+        sources=[(("r", "camera"),)],
         source_level=one[None],
         source_error=0.003 * one[None],
         source_history=np.zeros((1, 1, 5)),

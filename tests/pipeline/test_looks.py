@@ -101,7 +101,7 @@ def window(n: int, start: float) -> WindowBatch:
         baseline_error=0.001 * one,
         relative=np.zeros(1, np.bool_),
         source=np.zeros((1, n), np.int16),
-        sources=[("a",)],
+        sources=[(("r", "a"),)],
         source_level=one[:, None],
         source_error=0.001 * one[:, None],
         source_history=np.zeros((len(one), 1, 5)),

@@ -36,3 +36,12 @@ def test_windows_of_another_length_are_refused() -> None:
     longer = replace(entry, config={**entry.config, "window": window})
     with pytest.raises(ConfigError, match=r"ztf: fspl-paper-1.0.0 has windows of 20 d"):
         survey_entries(chosen, longer)
+
+
+def test_windows_of_single_bands_beside_those_of_all_are_refused() -> None:
+    chosen = settings(ztf="fspl-paper-1.0.0")
+    entry = open_entry(chosen)
+    window = {**entry.config["window"], "joins_bands": True}
+    joins = replace(entry, config={**entry.config, "window": window})
+    with pytest.raises(ConfigError, match=r"of fspl-roman-1.0.0 hold all bands of a star"):
+        survey_entries(chosen, joins)

@@ -284,9 +284,9 @@ def test_each_point_names_its_source_whichever_came_first(first: str) -> None:
     store.insert(of.popitem()[1])
     batch = read(store)
     names = [batch.sources[0][i] for i in batch.source[0]]
-    assert names == ["a", "b"] * 30
+    assert names == [("r", "a"), ("r", "b")] * 30
     level = dict(zip(batch.sources[0], batch.source_level[0], strict=True))
-    assert level == pytest.approx({"a": 1000.0, "b": 3000.0}, rel=1e-6)
+    assert level == pytest.approx({("r", "a"): 1000.0, ("r", "b"): 3000.0}, rel=1e-6)
     np.testing.assert_allclose(batch.source_error[0], 0.001, rtol=0.5)
 
 
@@ -438,7 +438,7 @@ def test_an_exposure_of_one_camera_is_held_once_and_as_total_flux_if_there_is(ro
         time, flux, _, code = store._points.columns(
             store._points.index(np.zeros(len(expected), np.int64), np.arange(len(expected)))
         )
-        names = [name for name, _, _ in store._instruments._code]
+        names = [name for name, *_ in store._instruments._code]
         got = {
             (t, names[c]): ("difference" if store._instruments.difference[c] else "total", f)
             for t, f, c in zip(time.tolist(), flux.tolist(), code.tolist(), strict=True)

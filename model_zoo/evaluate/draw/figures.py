@@ -302,7 +302,7 @@ def _one_curve(axes: Axes, curve: Table) -> None:
     t, flux, sigma = (np.array(curve[key]) for key in ("t", "flux", "sigma"))
     grid = torch.linspace(0.0, float(max(t[-1], 1.0)), 600)[None]
     one = torch.ones(1)
-    every = Pattern(grid, torch.ones_like(grid), one * grid.shape[1], one)
+    every = Pattern.of(grid, torch.ones_like(grid), one * grid.shape[1], one)
     model = 1 + signal_of(torch.tensor([curve["theta"]]), every)[0]
     axes.errorbar(t, flux, sigma, fmt=".", ms=2, lw=0.4, color=PALE, zorder=1)
     axes.plot(grid[0], model, color=COLOURS["blue"], lw=1.4, zorder=2)

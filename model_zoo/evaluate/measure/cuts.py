@@ -192,7 +192,7 @@ def as_pattern(x: Tensor, *, days: float) -> Pattern:
     t = torch.where(valid, (x[..., 0] + 1) * (days / 2), torch.inf)
     sigma = torch.where(valid, x[..., 2], 1.0)
     level = torch.where(valid, sigma, 0).sum(1) / n.clamp(min=1)
-    return Pattern(t, sigma, n, level)
+    return Pattern.of(t, sigma, n, level)
 
 
 def _lowest_threshold(statistic: str, run: int, noise: CutStatistics, false_alarms: int) -> float:
@@ -243,7 +243,7 @@ def _on_grid(bank: Tensor, days: float) -> Tensor:
     """F - 1 of each model of the bank on the grid of the patterns, shape (T, GRID), float64."""
     t = torch.linspace(0, days, GRID).expand(len(bank), GRID)
     one = torch.ones(len(bank))
-    return signal_of(bank, Pattern(t, torch.ones_like(t), one * GRID, one)).double()
+    return signal_of(bank, Pattern.of(t, torch.ones_like(t), one * GRID, one)).double()
 
 
 def _runs(above: Tensor) -> tuple[Tensor, Tensor]:
