@@ -16,7 +16,7 @@ __all__ = ["EXTRA_OF", "named_extras", "require"]
 
 EXTRA_OF = {
     "torch": "filter",
-    "sbi": "filter",
+    "numba": "filter",
     "zuko": "filter",
     "safetensors": "filter",
     "scipy": "filter",

@@ -77,7 +77,7 @@ def test_help_and_check_config_do_not_wait_for_the_network_library(tmp_path: Pat
         "assert main(['check-config', sys.argv[1]]) == 0\n"
         "try: main(['run', '--help'])\n"
         "except SystemExit: pass\n"
-        "assert not {'torch', 'matplotlib', 'sbi'} & set(sys.modules)"
+        "assert not {'torch', 'matplotlib', 'zuko'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, config(tmp_path)], check=True, timeout=60)
 

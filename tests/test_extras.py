@@ -59,9 +59,8 @@ def names(requirements: list[str]) -> set[str]:
 
 def test_every_extra_brings_the_packages_that_are_asked_for() -> None:
     extras = PROJECT["optional-dependencies"]
-    brought_by_sbi = {"zuko"}
     for package, extra in EXTRA_OF.items():
-        assert package in names(extras[extra]) | brought_by_sbi, package
+        assert package in names(extras[extra]), package
 
 
 def test_the_base_install_holds_no_package_of_an_extra() -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad, relu
 
-from broker_filter.inference.posterior import prior_of, transforms_of
+from broker_filter.inference.posterior import Estimator, transforms_of
 from broker_filter.types import PARAMETERS
 
 __all__ = ["LN_2_PI", "FlowSampler", "spline", "spline_inverse"]
@@ -31,13 +31,13 @@ class FlowSampler:
 
     Parameters
     ----------
-    estimator : sbi ZukoFlow
-        As `broker_filter.inference.posterior.build_estimator` makes it; its weights are copied.
+    estimator : Estimator
+        Its weights are copied.
     """
 
-    def __init__(self, estimator: nn.Module) -> None:
+    def __init__(self, estimator: Estimator) -> None:
         self._box, transforms = transforms_of(estimator)
-        self._prior = prior_of(estimator)
+        self._prior = estimator.prior
         with torch.no_grad():
             self._steps = [_Step.of(transform) for transform in reversed(transforms)]
 

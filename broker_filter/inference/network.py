@@ -35,7 +35,7 @@ class Network(nn.Module):
         super().__init__()
         encoder = build_encoder(**config["encoder"])
         prior = BoxPrior.from_config(config["prior"])
-        self.estimator: Any = build_estimator(encoder, prior, **config["flow"])
+        self.estimator = build_estimator(encoder, prior, **config["flow"])
         self.summary_width = encoder.summary_width
         options = dict(config["evidence"])
         second = options.pop("lookalikes", False)
@@ -45,8 +45,7 @@ class Network(nn.Module):
     @property
     def encoder(self) -> nn.Module:
         """The embedding net of the estimator."""
-        encoder: nn.Module = self.estimator.embedding_net
-        return encoder
+        return self.estimator.embedding_net
 
     def forward(
         self, x: Tensor, baseline_error: Tensor | None = None, star_noise: Tensor | None = None

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import sbi
 import torch
 import zuko
 from safetensors.torch import load_file
@@ -176,7 +175,7 @@ def _card(trainer: Trainer, minutes: float, figures: dict[str, Any], gate: dict[
         },
         evaluation=figures,
         limits=_limits(config),
-        runtime={"torch": torch.__version__, "sbi": sbi.__version__, "zuko": zuko.__version__},
+        runtime={"torch": torch.__version__, "zuko": zuko.__version__},
         gate=gate,
     )
 

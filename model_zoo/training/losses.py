@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from broker_filter.inference.network import Network
-from broker_filter.inference.posterior import flow_loss, prior_of
+from broker_filter.inference.posterior import Estimator, flow_loss
 from model_zoo.simulate.curves import Kind
 
 __all__ = ["LINEAR_FROM", "Losses", "evidence_losses", "lpop_loss", "relative_nll"]
@@ -85,11 +85,11 @@ def evidence_losses(network: Network, s: Tensor, kind: Tensor) -> tuple[Tensor, 
     return noise, lpop_loss(network.lookalikes(s[second]), event[second])
 
 
-def relative_nll(estimator: nn.Module, theta: Tensor, s: Tensor) -> Tensor:
+def relative_nll(estimator: Estimator, theta: Tensor, s: Tensor) -> Tensor:
     """Mean of ln prior - ln flow at ``theta``, shape (B, 5), given ``s``, in nats.
 
     It is 0 for a flow that only repeats the prior, whatever the flow's coordinates, and minus what
     a window says of its event, on average, for a perfect one.
     """
-    prior = prior_of(estimator).log_density(theta)
+    prior = estimator.prior.log_density(theta)
     return (flow_loss(estimator, theta, s) + prior).mean()

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from broker_filter.errors import ConfigError
 from broker_filter.inference import zoo
 from broker_filter.inference.network import Network
-from broker_filter.inference.posterior import coordinates_of
 from model_zoo.training.config import TrainConfig
 
 __all__ = ["start_from"]
@@ -57,7 +56,7 @@ def _listed(names: list[str]) -> str:
 
 def _flow_problem(network: Network, trained: Network) -> str | None:
     """Why a flow cannot be taken, or None if it can."""
-    ours, theirs = coordinates_of(network.estimator), coordinates_of(trained.estimator)
+    ours, theirs = network.estimator.coordinates, trained.estimator.coordinates
     if ours != theirs:
         return f"its coordinates are {ours} and were {theirs}"
     sizes, former = _flow_sizes(network), _flow_sizes(trained)

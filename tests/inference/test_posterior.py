@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
+from sbi.neural_nets import posterior_nn
+from sbi.utils import BoxUniform
 
 from broker_filter.inference.coordinates import COORDINATES
 from broker_filter.inference.encoder import build_encoder
 from broker_filter.inference.flow_sampler import FlowSampler
-from broker_filter.inference.posterior import build_estimator, coordinates_of, flow_loss
+from broker_filter.inference.posterior import Estimator, build_estimator, flow_loss
 from broker_filter.inference.prior import BoxPrior
 
 PRIOR = BoxPrior("box-1", (0.0, 0.0, -1.0, -2.0, 0.1), (20.0, 1.5, 1.3, 1.0, 1.0))
@@ -17,13 +22,15 @@ PRIOR = BoxPrior("box-1", (0.0, 0.0, -1.0, -2.0, 0.1), (20.0, 1.5, 1.3, 1.0, 1.0
 BOTH = pytest.mark.parametrize("coordinates", COORDINATES)
 
 
-def make_estimator(coordinates: str = "logit") -> torch.nn.Module:
+def make_estimator(coordinates: str = "logit", passes: int = 5) -> Estimator:
     torch.manual_seed(1)
     encoder = build_encoder("compact", width=16, layers=1, heads=2, feed_forward=16)
-    return build_estimator(encoder, PRIOR, transforms=2, hidden=(16,), coordinates=coordinates)
+    return build_estimator(
+        encoder, PRIOR, transforms=2, hidden=(16,), passes=passes, coordinates=coordinates
+    )
 
 
-def sample(estimator: torch.nn.Module, s: torch.Tensor, n: int, seeds: list[int]) -> torch.Tensor:
+def sample(estimator: Estimator, s: torch.Tensor, n: int, seeds: list[int]) -> torch.Tensor:
     return FlowSampler(estimator)(s, n, seeds)[0]
 
 
@@ -63,18 +70,53 @@ def test_samples_follow_the_density(coordinates: str) -> None:
     assert ((theta.mean(0) - expected).abs() < 0.03 * (high - low)).all()
 
 
-def test_loss_through_sbi_is_the_loss_from_the_summary() -> None:
-    estimator = make_estimator()
+@pytest.mark.parametrize("passes", [2, 5])
+@BOTH
+def test_the_flow_is_that_of_sbi(coordinates: str, passes: int) -> None:
+    """Same names and shapes of weights; with the same weights the same density and samples."""
+    ours = make_estimator(coordinates, passes)
+    theirs: Any = sbis(ours, passes)
+    theirs.load_state_dict(ours.state_dict())
     x = torch.full((4, 64, 3), -2.0)
     x[:, :50, 0], x[:, :50, 1], x[:, :50, 2] = torch.linspace(-1, 1, 50), 1.0, 0.01
-    theta = torch.tensor([[10.0, 0.5, 0.0, 0.0, 0.5]]).expand(4, -1)
-    expected = estimator.loss(theta, x)
-    torch.testing.assert_close(flow_loss(estimator, theta, estimator.embedding_net(x)), expected)
+    s = ours.embedding_net(x)
+    torch.manual_seed(2)
+    samples = theirs.sample(torch.Size([5]), x)[:, 0]
+    torch.manual_seed(2)
+    assert torch.equal(ours.net(s).sample((5,))[:, 0], samples)
+    inside = torch.tensor([[10.0, 0.5, 0.0, 0.0, 0.5]]).expand(4, -1)
+    assert torch.equal(-ours.net(s).log_prob(inside), theirs.loss(inside, x))
+
+
+def sbis(ours: Estimator, passes: int) -> Any:
+    """The estimator that sbi builds of the same shape."""
+    box = BoxUniform(torch.tensor(ours.prior.low), torch.tensor(ours.prior.high))
+    z_score = "transform_to_unconstrained" if ours.coordinates == "logit" else "none"
+    build = partial(
+        posterior_nn,
+        model="zuko_nsf",
+        embedding_net=ours.embedding_net,
+        z_score_x="none",
+        z_score_theta=z_score,
+        x_dist=box,
+        hidden_features=[16],
+        num_transforms=2,
+        num_bins=8,
+    )
+    with pytest.warns(UserWarning, match="Unknown kwargs"):  # it hands `passes` on
+        builder = build(passes=passes)
+    return builder(box.sample(torch.Size([16])), torch.full((16, 64, 3), -2.0))
+
+
+def test_loss_has_the_jacobian_of_the_prior() -> None:
+    estimator = make_estimator()
+    theta, s = torch.tensor([[10.0, 0.5, 0.0, 0.0, 0.5]]).expand(4, -1), torch.randn(4, 16)
+    torch.testing.assert_close(flow_loss(estimator, theta, s), -estimator.net(s).log_prob(theta))
 
 
 def test_an_estimator_works_in_logit_coordinates_unless_it_is_asked_for_others() -> None:
     encoder = build_encoder("compact", width=16, layers=1, heads=2, feed_forward=16)
-    assert coordinates_of(build_estimator(encoder, PRIOR, transforms=1, hidden=(8,))) == "logit"
+    assert build_estimator(encoder, PRIOR, transforms=1, hidden=(8,)).coordinates == "logit"
 
 
 def test_other_coordinates_are_refused_with_those_that_exist() -> None:

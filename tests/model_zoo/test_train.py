@@ -20,7 +20,7 @@ from broker_filter.errors import ConfigError
 from broker_filter.inference import zoo
 from broker_filter.inference.evidence import lpop
 from broker_filter.inference.network import Network
-from broker_filter.inference.posterior import flow_loss, prior_of
+from broker_filter.inference.posterior import flow_loss
 from model_zoo import cli
 from model_zoo.evaluate import suite
 from model_zoo.evaluate.sets import Sizes
@@ -469,7 +469,7 @@ def test_relative_loss_is_small_for_a_flow_that_repeats_the_prior(
     network = make_trainer(tmp_path, simulator=roman, flow=flow).network
     for parameter in network.estimator.net.parameters():
         parameter.data.zero_()
-    theta = prior_of(network.estimator).sample(4000, torch.Generator().manual_seed(3))
+    theta = network.estimator.prior.sample(4000, torch.Generator().manual_seed(3))
     s = torch.zeros(len(theta), network.encoder.summary_width)
     nll = float(relative_nll(network.estimator, theta, s).detach())
     assert (abs(nll) < 0.05) == (coordinates == "probit")
@@ -672,7 +672,7 @@ def test_under_another_prior_the_flow_starts_from_the_same_weights(
     ).network
     flow, old_flow = (dict(n.estimator.net.named_parameters()) for n in (network, ancestor))
     assert all(torch.equal(flow[name], old_flow[name]) for name in flow)
-    assert prior_of(network.estimator) != prior_of(ancestor.estimator)
+    assert network.estimator.prior != ancestor.estimator.prior
     theta = network.estimator.prior.sample(50, torch.Generator().manual_seed(2))
     s = torch.zeros(50, network.encoder.summary_width)
     assert torch.isfinite(flow_loss(network.estimator, theta, s)).all()

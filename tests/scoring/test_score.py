@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,15 @@ def test_alerts_are_those_of_the_service_to_the_bit(tiny_entry: Path, scorer: St
         to_avro(replace(alert, **times)) for alert in expected
     ]
     assert found.log10_k >= max(alert.log10_k for alert in expected)
+
+
+def test_loading_imports_no_package_that_takes_seconds_and_is_not_needed() -> None:
+    code = (
+        "import sys; import broker_filter.scoring.star_scorer\n"
+        "print({'sbi', 'matplotlib', 'pandas', 'scipy.stats'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 def test_one_star_leaves_nothing_to_the_next(scorer: StarScorer) -> None:
