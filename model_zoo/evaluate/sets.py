@@ -51,6 +51,7 @@ SEEDS = {
     "certified": 9_012,
     "nested": 9_013,
     "chains": 9_014,
+    "surveys": 9_015,
 }
 """Seed of each set; never changed once an entry has been measured."""
 

@@ -34,6 +34,7 @@ from model_zoo.evaluate.measure.posteriors import measure_posteriors
 from model_zoo.evaluate.measure.sharing import FULL_SHARING, QUICK_SHARING, measure_sharing
 from model_zoo.evaluate.measure.speed import FULL_SPEED, QUICK_SPEED, measure_speed
 from model_zoo.evaluate.measure.streams import measure_streams
+from model_zoo.evaluate.measure.surveys import measure_surveys
 from model_zoo.evaluate.measure.toy import FULL_TOY, QUICK_TOY, measure_toy
 from model_zoo.evaluate.report.report import about, machine, write_report
 from model_zoo.evaluate.sets import FULL, FULL_PROOF, QUICK, QUICK_PROOF, Proof, Sizes
@@ -128,6 +129,7 @@ PARTS: dict[str, Callable[[Subject], dict[str, Any]]] = {
     "exact": _usual(measure_exact),
     "streams": _usual(measure_streams),
     "cascade": _usual(measure_cascade),
+    "surveys": _usual(measure_surveys),
     "speed": _speed,
     "sharing": _sharing,
     "toy": _toy,
@@ -235,7 +237,8 @@ def evaluate(
         For an unknown part, a card without a training configuration, or a results.json of other
         weights or of other sizes.
     """
-    usual = () if redraw else QUICK_PARTS if quick else tuple(PARTS)
+    simulator = simulator_of(config_of(entry))
+    usual = () if redraw else _usual_parts(simulator, quick=quick)
     chosen = usual if parts is None else tuple(parts)
     if unknown := set(chosen) - set(PARTS):
         raise ConfigError(f"--parts: {sorted(unknown)} are not among {', '.join(PARTS)}")
@@ -244,7 +247,6 @@ def evaluate(
     now = about(entry.model_id, sizes) | {"sha256": entry.sha256}
     held = _earlier(folder / "results.json", now)
     results = held | now if chosen else now | held
-    simulator = simulator_of(config_of(entry))
     proof = proof or (QUICK_PROOF if quick else FULL_PROOF)
     subject = Subject(zoo.load(entry), entry.config, simulator, sizes, quiet, proof)
     folder.mkdir(parents=True, exist_ok=True)
@@ -258,6 +260,12 @@ def evaluate(
         results |= measure(subject, [name])
         write_results(folder, results, [name])
     return results
+
+
+def _usual_parts(simulator: Simulator, *, quick: bool) -> tuple[str, ...]:
+    """All that say something of such curves."""
+    parts = QUICK_PARTS if quick else tuple(PARTS)
+    return tuple(p for p in parts if p != "surveys" or simulator.pattern.visits is not None)
 
 
 def write_results(folder: Path, results: Mapping[str, Any], drawn: Sequence[str]) -> None:
@@ -313,6 +321,16 @@ def card_figures(results: Mapping[str, Any]) -> dict[str, Any]:
     if "cascade" in results:
         rows = results["cascade"]["rows"]
         figures["cascade"] = [{name: row[name] for name in CASCADE} for row in rows]
+    if "surveys" in results:
+        figures["surveys"] = [
+            {
+                "survey": row["survey"],
+                "n": row["at_all"]["n"],
+                "before_peak": row["before_peak"]["share"],
+                "at_all": row["at_all"]["share"],
+            }
+            for row in results["surveys"]["rows"]
+        ]
     if "speed" in results:
         figures["npe_10k_ms"] = round(results["speed"]["npe"]["event_ms"])
     return figures

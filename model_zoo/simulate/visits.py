@@ -14,7 +14,7 @@ from torch import Tensor
 
 from model_zoo.simulate.draw import Draw
 
-__all__ = ["VISITS", "WIDE_VISITS", "Visits", "draw_visits"]
+__all__ = ["LSST_VISITS", "VISITS", "WIDE_VISITS", "ZTF_VISITS", "Visits", "draw_visits"]
 
 MONTH = 29.53
 SLOTS = 3
@@ -61,7 +61,12 @@ WIDE_VISITS = Visits(
     bands=(0.3, 0.35, 0.15, 0.12, 0.08),
     band_scatter=0.5,
 )
-VISITS = {visits.name: visits for visits in (WIDE_VISITS,)}
+# The public survey of ZTF: light curves of its white dwarfs and supernovae have 1.4-2.1 epochs in a
+# visited night, and a visited night every 2.4-4 d of a season.
+ZTF_VISITS = Visits("ztf-1", (1.0, 3.0), (0.5, 0.9), 0.2, 0.0, (0.1, 0.75, 0.15), 0.3)
+# The wide survey of LSST in the bulge: 1,200 visits in ten years, 10-15 epochs a month in season.
+LSST_VISITS = Visits("lsst-1", (2.0, 4.0), (0.7, 0.95), 0.0, 0.0, (0.0, 0.0, 0.1, 0.4, 0.5), 0.5)
+VISITS = {visits.name: visits for visits in (WIDE_VISITS, ZTF_VISITS, LSST_VISITS)}
 
 
 def draw_visits(

@@ -121,6 +121,8 @@ def _figures(config: TrainConfig, results: Mapping[str, Any]) -> dict[str, Any]:
     baseline = f"baselines known to {low:.3%} to {high:.3%}" if high else "exact baselines"
     share = simulator.pattern.stream_share
     patterns = f"{share:.0%} streams' patterns" if share else "the paper's observing patterns"
+    if simulator.pattern.visits is not None:
+        patterns = f"visits {simulator.pattern.visits.name}"
     noise = "" if simulator.noise_model is None else f", noise {simulator.noise_model.name}"
     return {
         **card_figures(results),

@@ -19,7 +19,7 @@ from model_zoo.evaluate.measure.rates import Bools, as_list, share, wilson
 from model_zoo.evaluate.sets import SEEDS, batches
 from model_zoo.simulate.curves import Curves, Simulator
 
-__all__ = ["PHASES", "cut_off", "measure_rising"]
+__all__ = ["PHASES", "cut_off", "looks_at", "measure_rising", "peak_is_seen"]
 
 PHASES = (-5.0, -4, -3, -2.5, -2, -1.75, -1.5, -1.25, -1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 1, 2)
 """Time since the peak in units of tE at which the growing window is looked at."""
@@ -61,8 +61,8 @@ def measure_rising(
     days, parts = simulator.pattern.days, []
     total = min(n, MOST_EVENTS)
     for curves in batches(simulator.events, total, SEEDS["events"], "rising", quiet=quiet):
-        rows = _peak_is_seen(curves, days).nonzero()[:, 0]
-        parts.append(_looks(network, curves[rows], days, threshold))
+        rows = peak_is_seen(curves, days).nonzero()[:, 0]
+        parts.append(looks_at(network, curves[rows], days, threshold))
     found, seen, tE = (np.concatenate(column) for column in zip(*parts, strict=True))
     found, seen = np.maximum.accumulate(found, 1), np.maximum.accumulate(seen, 1)
     return {
@@ -84,10 +84,10 @@ def cut_off(curves: Curves, phase: float, *, days: float) -> Curves:
 
 
 @torch.inference_mode()
-def _looks(
+def looks_at(
     network: Network, curves: Curves, days: float, threshold: float
 ) -> tuple[Bools, Bools, NDArray[np.float64]]:
-    """Whether each event is found, and could be, at each phase; shape (B, phases); and tE."""
+    """Whether each event is found, and could be, at each phase, shape (B, phases); and tE, days."""
     found, seen = [], []
     for phase in PHASES:
         young = cut_off(curves, phase, days=days)
@@ -99,7 +99,8 @@ def _looks(
     return np.stack(found, 1), np.stack(seen, 1), tE
 
 
-def _peak_is_seen(curves: Curves, days: float) -> torch.Tensor:
+def peak_is_seen(curves: Curves, days: float) -> torch.Tensor:
+    """Whether the peak stands 5 sigma high between the first epoch and the last, shape (B,)."""
     pattern, theta = as_pattern(curves.x, days=days), curves.theta
     t0 = theta[:, 0]
     last = torch.where(pattern.valid, pattern.t, -torch.inf).amax(1)

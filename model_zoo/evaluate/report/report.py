@@ -36,6 +36,7 @@ TITLES = {
     "streams": "K over time",
     "certified": "Certified K",
     "cascade": "Windows that the network need not see",
+    "surveys": "Long events in the cadence of surveys",
     "posteriors": "Posteriors",
     "fit": "Fit and flow",
     "nested": "Fit against nested sampling",
