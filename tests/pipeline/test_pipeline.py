@@ -110,6 +110,7 @@ def make_pipeline(
     key_of: KeyOf = lambda where: where,
     max_stars: int | None = None,
     surveys: dict[str, Provenance] | None = None,
+    joined: bool = False,
 ) -> Pipeline:
     stub: Any = scorer or PeakScorer()
     metrics = metrics or Metrics()
@@ -117,7 +118,7 @@ def make_pipeline(
         Decoder("photometry"),
         Limits(),
         Batcher(flush_windows=1_000_000, max_wait_s=2.0),
-        lambda: WindowStore(max_stars=max_stars),
+        lambda: WindowStore(max_stars=max_stars, joined=joined),
         lambda: Schedule(every_days, min_points),
         metrics,
         key_of,
@@ -548,6 +549,25 @@ def test_an_alert_shows_and_fits_the_whole_event_in_all_bands() -> None:
     assert {source.band for source in last.sources} == {"g", "r"}
     assert max(scorer.fitted_whole) > 2 * 2 * 20
     assert (np.diff(last.mjd_tai) >= 0).all()
+
+
+def test_where_bands_share_a_window_their_event_is_one() -> None:
+    """No band alone has enough epochs; the next is of the other band, half a day later."""
+    messages: list[Message] = []
+    for i, mjd in enumerate(np.arange(60_000, 60_060, 0.5)):
+        bump = 1 + 0.6 * np.exp(-0.5 * ((mjd - 60_030) / 3) ** 2)
+        band, level = (("r", 1000.0), ("g", 1000.0))[i % 2]
+        messages.append(epoch(i, mjd, level * bump, band=band))
+    alerts = make_pipeline(joined=True).step(messages, 0.0, flush=True).alerts
+    assert alerts
+    assert {alert.band for alert in alerts} == {"all"}
+    assert len({alert.event_id for alert in alerts}) == 1
+    assert not any(alert.other_bands for alert in alerts)
+    for alert in alerts:
+        assert {one.band for one in alert.sources} == {"g", "r"}
+        assert alert.magnitude_band == alert.light_curve.band.iloc[-1]
+    apart = make_pipeline().step(messages, 0.0, flush=True).alerts
+    assert {alert.band for alert in apart} <= {"g", "r"}
 
 
 def test_a_star_in_one_band_has_no_others() -> None:
