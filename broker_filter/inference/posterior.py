@@ -2,8 +2,8 @@
 
 A spline flow of zuko, in coordinates that map the prior box onto all of space (see `coordinates`):
 no sample can leave the prior, so sampling never has to reject and try again. It is the flow that
-sbi's ``posterior_nn("zuko_nsf")`` builds, with the same names of weights; sbi itself, whose import
-takes longer than torch's, is what the tests hold it against.
+sbi's ``posterior_nn("zuko_nsf")`` builds, with the same names of weights. sbi itself, whose import
+takes longer than torch's, is what the tests hold it against, and what the evaluation tests with.
 """
 
 from __future__ import annotations
