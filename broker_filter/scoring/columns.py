@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from broker_filter.errors import SchemaError
-from broker_filter.photometry.magnitudes import flux_error, flux_of
 from broker_filter.photometry.statistics import median_level
 from broker_filter.photometry.times import MJD_ZERO, TIME_SYSTEMS, to_mjd_tai
-from broker_filter.replay.lightcurves.layout import STAR_MAGNITUDES
 from broker_filter.replay.lightcurves.names import Role, role_of, snake
 from broker_filter.scoring.flags import flag_columns, flags_of
+from broker_filter.scoring.units import converted, flat, flux_values, quantity
 from broker_filter.types import FloatArray, Photometry, StarId
 
 __all__ = ["Baseline", "photometry_of"]
@@ -57,7 +56,8 @@ def photometry_of(
         source = _labels(table, "source") if source is None else source
         flags = flags_of(table, flag_columns(_columns(table))) if flags is None else flags
     mjd = _mjd_tai(time, time_system)
-    value, sigma = _values(flux, error, zero_point)
+    value, sigma = flux_values(flux, error, zero_point)
+    stated = _stated_level(baseline, getattr(flux, "unit", None), zero_point)
     n = len(mjd)
     if len(value) != n:
         raise SchemaError(f"time and flux hold {n} and {len(value)} values; they must agree")
@@ -70,7 +70,7 @@ def photometry_of(
         mine = np.flatnonzero([pair == name for pair in zip(bands, sources, strict=True)])
         rows = mine[np.argsort(mjd[mine], kind="stable")]
         good = rows[marks[rows] == 0]
-        level, level_error = _level(value[good], sigma[good], baseline, zero_point)
+        level, level_error = stated or median_level(value[good], sigma[good])
         parts.append(
             Photometry(
                 survey, *name, [star] * len(rows), mjd[rows], value[rows], sigma[rows],
@@ -109,17 +109,18 @@ def _labels(table: Any, role: Role) -> list[str] | None:  # noqa: ANN401  any ki
 
 def _mjd_tai(time: Any, time_system: str) -> FloatArray:  # noqa: ANN401  an array or astropy's Time
     if hasattr(time, "tai"):
-        return _plain("time", time.tai.mjd)
+        return flat("time", time.tai.mjd)
     system = TIME_SYSTEMS.get(time_system.upper())
     if system is None:
         raise SchemaError(f"time_system {time_system!r} is none of {', '.join(TIME_SYSTEMS)}")
-    if hasattr(time, "to_value"):
-        time = _converted("time", time, "d")
+    time = quantity(time)
+    if getattr(time, "unit", None) is not None:
+        time = converted("time", time, "d")
     times = np.asarray(time)
     if times.dtype.kind == "M":  # calendar dates, UTC
         days = (times - np.datetime64("1970-01-01")) / np.timedelta64(1, "D")
         return to_mjd_tai(days + DAYS_1970, TIME_SYSTEMS["MJD"])
-    mjd = to_mjd_tai(_plain("time", time), system)
+    mjd = to_mjd_tai(flat("time", time), system)
     typical = float(np.median(known)) if len(known := mjd[np.isfinite(mjd)]) else MJD_ZERO
     if known.size and not 30_000 < typical < 100_000:
         raise SchemaError(
@@ -129,72 +130,32 @@ def _mjd_tai(time: Any, time_system: str) -> FloatArray:  # noqa: ANN401  an arr
     return mjd
 
 
-def _values(flux: Any, error: Any, zero_point: float | None) -> tuple[FloatArray, FloatArray]:  # noqa: ANN401
-    """Flux and error; nJy where the units say so or the values are magnitudes."""
-    if error is None:
-        raise SchemaError("no errors are given: K needs the 1-sigma error of each flux")
-    if (unit := getattr(flux, "unit", None)) is not None:
-        to = "nJy" if _is_flux_density(flux) else unit
-        flux = _converted("flux", flux, to)
-        error = _converted("error", error, to) if hasattr(error, "to_value") else error
-    elif getattr(error, "unit", None) is not None:
-        raise SchemaError(f"error is in {error.unit} and flux has no unit: give both the same")
-    value, sigma = _plain("flux", flux), _plain("error", error)
-    if len(value) != len(sigma):
-        raise SchemaError(
-            f"flux and error hold {len(value)} and {len(sigma)} values; they must agree"
-        )
-    if zero_point is not None:
-        total = flux_of(value, zero_point)
-        return total, flux_error(total, sigma)
-    if unit is None:
-        _refuse_magnitudes(value, sigma)
-    elif str(unit) == "mag":
-        raise SchemaError("flux is in mag: give zero_point, the magnitude of 1 nJy (31.4 for AB)")
-    return value, sigma
+def _stated_level(
+    baseline: Baseline,
+    unit: Any,  # noqa: ANN401  astropy's
+    zero_point: float | None,
+) -> tuple[float, float] | None:
+    """Reference flux and its error, NaN where not given; None where the median is wanted.
 
-
-def _is_flux_density(flux: Any) -> bool:  # noqa: ANN401  astropy's Quantity
-    try:
-        flux.to_value("nJy")
-    except Exception:  # noqa: BLE001  astropy's UnitConversionError, which is not imported here
-        return False
-    return True
-
-
-def _converted(name: str, values: Any, unit: Any) -> Any:  # noqa: ANN401  astropy's Quantity
-    try:
-        return values.to_value(unit)
-    except Exception as error:
-        raise SchemaError(f"{name} is in {values.unit}, which is no {unit}") from error
-
-
-def _refuse_magnitudes(value: FloatArray, sigma: FloatArray) -> None:
-    known = np.isfinite(value) & np.isfinite(sigma)
-    low, high = STAR_MAGNITUDES
-    if not known.any() or not ((value[known] > low) & (value[known] < high)).all():
-        return
-    raise SchemaError(
-        f"flux of {np.median(value[known]):.4g} +- {np.median(sigma[known]):.2g} looks like a"
-        " magnitude: give zero_point (31.4 for AB), or flux in nJy or divided by its median"
-    )
-
-
-def _level(
-    value: FloatArray, sigma: FloatArray, baseline: Baseline, zero_point: float | None
-) -> tuple[float, float]:
-    """Reference flux and its error; NaN where none is given."""
+    Numbers without a unit are in that of the flux.
+    """
     if baseline is None:
         return np.nan, np.nan
-    if baseline == "median":
-        return median_level(value, sigma)
-    level, level_error = baseline if isinstance(baseline, tuple) else (float(baseline), np.nan)
-    if zero_point is not None:
-        flux = flux_of(np.array([level]), zero_point)
-        return float(flux[0]), float(flux_error(flux, np.array([level_error]))[0])
-    if not level > 0:
-        raise SchemaError(f"baseline {level:g} is not above 0")
-    return float(level), float(level_error)
+    if isinstance(baseline, str):
+        if baseline != "median":
+            raise SchemaError(f"baseline {baseline!r} is neither a number nor 'median'")
+        return None
+    level, error = baseline if isinstance(baseline, tuple) else (baseline, np.nan)
+    level = _in_unit(level, unit)
+    error = _in_unit(error, getattr(level, "unit", None))
+    value, sigma = flux_values(level, error, zero_point)
+    if not value[0] > 0:
+        raise SchemaError(f"baseline {value[0]:g} is not above 0")
+    return float(value[0]), float(sigma[0])
+
+
+def _in_unit(value: Any, unit: Any) -> Any:  # noqa: ANN401  a number, or astropy's Quantity
+    return value if unit is None or hasattr(value, "unit") else value * unit
 
 
 def _names(what: str, given: str | Sequence[str] | None, n: int, default: str) -> list[str]:
@@ -215,15 +176,3 @@ def _marks(flags: ArrayLike | None, n: int) -> NDArray[np.uint32]:
             " booleans, 0 where an epoch is good"
         )
     return np.where(marks.astype(np.uint64) >> 32, 1 << 31, marks).astype(np.uint32)
-
-
-def _plain(name: str, values: Any) -> NDArray[np.float64]:  # noqa: ANN401  anything like an array
-    """A flat float64 array; masked values are NaN."""
-    filled = values.filled(np.nan) if hasattr(values, "filled") else values
-    try:
-        array = np.atleast_1d(np.asarray(filled, dtype=np.float64))
-    except (TypeError, ValueError) as error:
-        raise SchemaError(f"{name} holds something that is no number: {error}") from None
-    if array.ndim != 1:
-        raise SchemaError(f"{name} has shape {array.shape}; one star is a flat array")
-    return array

@@ -47,8 +47,8 @@ def score(
         read.
     flux, error : array, shape (n,)
         Flux and its 1-sigma error, in nJy or with astropy's units; in another unit K is the same,
-        as it depends on the ratio to the baseline, and magnitudes are off by a constant. With
-        ``zero_point`` magnitudes.
+        as it depends on the ratio to the baseline, and magnitudes are off by a constant. Or
+        magnitudes: plain with ``zero_point``, or of a unit such as ABmag, their errors in mag.
     band, source : str or sequence of str, length n
         Of all epochs or of each; a source (site, camera) has a baseline of its own.
     flags : array, shape (n,), integer or bool, optional
@@ -86,6 +86,10 @@ def score(
     Notes
     -----
     The first call loads the model, and leaves torch with one thread in the thread that calls.
+
+    Windows begin on a grid of dates, and looks are taken where an epoch enters a new cell of it. So
+    the same data some seconds later (TDB taken for TAI is 32 s) may have another K where epochs lie
+    on the edges of cells, as those of simulations on whole days do: 631.7 and 629.5, say.
     """
     parts = photometry_of(
         *(time, flux, error), star=star, survey=survey, band=band, source=source,
