@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 from xml.etree.ElementTree import Element, SubElement, indent, register_namespace, tostring
@@ -50,7 +51,7 @@ def ivorn(alert: Alert, authority: str = AUTHORITY) -> str:
     return f"ivo://{authority}/microlensing#{alert.alert_id}"
 
 
-def voevent(alert: Alert, authority: str = AUTHORITY) -> bytes:
+def voevent(alert: Alert, authority: str = AUTHORITY, earlier: Sequence[str] = ()) -> bytes:
     """Write an alert as a packet of UTF-8.
 
     Parameters
@@ -58,6 +59,9 @@ def voevent(alert: Alert, authority: str = AUTHORITY) -> bytes:
     alert : Alert
     authority : str
         Registered name of who sends it, such as ``org.example``.
+    earlier : sequence of str
+        Identifiers of the packets of the same event that were published: a retraction retracts
+        them, every other alert supersedes them.
 
     Raises
     ------
@@ -81,6 +85,7 @@ def voevent(alert: Alert, authority: str = AUTHORITY) -> bytes:
     why = SubElement(packet, "Why", importance=f"{alert.p_event:.6g}")
     SubElement(why, "Concept").text = "process.variation.burst;em.opt"
     SubElement(why, "Description").text = printable(in_words(alert))
+    _citations(packet, alert, earlier)
     indent(packet)
     return bytes(tostring(packet, encoding="utf-8", xml_declaration=True))
 
@@ -138,6 +143,16 @@ def _what(packet: Element, alert: Alert) -> None:
             _number(group, name, value, _UCD[one.name], UNITS[one.name])
     note = SubElement(what, "Description")
     note.text = "t0 is JD in UTC, not corrected to the Sun. Magnitudes are AB."
+
+
+def _citations(packet: Element, alert: Alert, earlier: Sequence[str]) -> None:
+    """What the packet does to those before it; no element where there are none."""
+    if not earlier:
+        return
+    citations = SubElement(packet, "Citations")
+    cite = "retraction" if alert.state == "retraction" else "supersedes"
+    for name in earlier:
+        SubElement(citations, "EventIVORN", cite=cite).text = name
 
 
 def _utc(mjd_tai: float) -> float:

@@ -106,15 +106,16 @@ class Forwarder:
     def _over(self, alert: Alert, day: str) -> bool:
         if self._max_a_day is None:
             return False
-        if alert.state in _CORRECTIONS and self._journal.knows_event(alert):
+        if alert.state in _CORRECTIONS and self._journal.names_of_event(alert):
             return False
         return self._journal.count(day) >= self._max_a_day
 
     def _sent(self, alert: Alert) -> str:
+        earlier = self._journal.names_of_event(alert)
         backoff = Backoff(self._patience_s, first_s=1.0, longest_s=60.0, clock=self._monotonic)
         while True:
             try:
-                return self._target.send(alert)
+                return self._target.send(alert, earlier)
             except TransientError as error:
                 if not backoff.failing():
                     _log.warning("%s; trying again", printable(error, 500))

@@ -7,6 +7,7 @@ lost comes a second time; both messages carry the same ``alertId`` in their text
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -101,7 +102,7 @@ class Hermes:
         self.options.need("url", "topic", "submitter", "secret")
         object.__setattr__(self, "server", Server.of(self.options, "Token"))
 
-    def send(self, alert: Alert) -> str:
+    def send(self, alert: Alert, _earlier: Sequence[str] = ()) -> str:
         """See `Target.send`."""
         payload = message(alert, self.options.topic, self.options.submitter)
         answer = self.server.post(PATH, payload, key=str(alert.alert_id))

@@ -7,6 +7,7 @@ that a second hand-over of the same alert can be known by it.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from broker_filter.alerts.alert import Alert
@@ -41,7 +42,7 @@ class Hopskotch:
         self.sink = open_sink(self.options.url, topic, self.options.properties)
         self.sink.require({topic: "--target-topic"})
 
-    def send(self, alert: Alert) -> str:
+    def send(self, alert: Alert, _earlier: Sequence[str] = ()) -> str:
         """See `Target.send`."""
         if (
             self._queued != alert.alert_id

@@ -74,12 +74,12 @@ class Journal:
         row = self._one("SELECT standing FROM handed WHERE target = ? AND alert = ?", alert)
         return "new" if row is None else row
 
-    def knows_event(self, alert: Alert) -> bool:
-        """Whether another alert of the same event was handed over."""
-        query = "SELECT 'yes' FROM handed WHERE target = ? AND event = ? AND standing = 'done'"
+    def names_of_event(self, alert: Alert) -> list[str]:
+        """What the target calls the alerts of the same event that were handed over, sorted."""
+        query = "SELECT name FROM handed WHERE target = ? AND event = ? AND standing = 'done'"
         with self._named():
-            row = self._base.execute(query, (self._target, str(alert.event_id))).fetchone()
-        return row is not None
+            rows = self._base.execute(query, (self._target, str(alert.event_id))).fetchall()
+        return sorted(name for (name,) in rows)
 
     def count(self, day: str) -> int:
         """Alerts that were handed over, or begun, on a day."""

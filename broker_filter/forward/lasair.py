@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -98,7 +99,7 @@ class Lasair:
         self.options.need("topic", "secret")
         object.__setattr__(self, "server", Server.of(self.options, "Token", URL))
 
-    def send(self, alert: Alert) -> str:
+    def send(self, alert: Alert, _earlier: Sequence[str] = ()) -> str:
         """See `Target.send`."""
         row = annotation(alert, self.options.topic)
         try:

@@ -12,6 +12,7 @@ filled.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -171,7 +172,7 @@ class RogueDb:
         if not self.options.folder.is_dir():
             raise ConfigError(f"--url {self.options.url}: there is no such folder")
 
-    def send(self, alert: Alert) -> str:
+    def send(self, alert: Alert, _earlier: Sequence[str] = ()) -> str:
         """See `Target.send`."""
         text = json.dumps(packet(alert), allow_nan=False)
         path = self.options.folder / f"{alert.alert_id}.json"

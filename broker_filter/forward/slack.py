@@ -5,6 +5,7 @@ Slack compares nothing, so an alert whose answer was lost comes a second time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +57,7 @@ class Slack:
             self, "server", Server(address, timeout_s=self.options.timeout_s, hidden=hidden)
         )
 
-    def send(self, alert: Alert) -> str:
+    def send(self, alert: Alert, _earlier: Sequence[str] = ()) -> str:
         """See `Target.send`."""
         self.server.post("", message(alert))
         return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -29,8 +29,10 @@ class Busy(TransientError):  # noqa: N818  it says what the target is
 class Target(Protocol):
     """One system that alerts are handed over to."""
 
-    def send(self, alert: Alert) -> str:
+    def send(self, alert: Alert, earlier: Sequence[str] = (), /) -> str:
         """Hand one alert over; gives what the target calls it, for the log.
+
+        ``earlier`` is what it calls the alerts of the same event that it took before.
 
         Blocks for one attempt, ``timeout_s`` at most. Raises PoisonMessage where the target will
         never take this alert, ConfigError where it takes none from us (login, address), and

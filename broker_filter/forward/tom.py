@@ -9,7 +9,7 @@ updated, so the newest values also go as extras of the target, under names that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
@@ -81,7 +81,7 @@ class Tom:
         self.options.need("url", "secret")
         object.__setattr__(self, "server", Server.of(self.options, "Token"))
 
-    def send(self, alert: Alert) -> str:
+    def send(self, alert: Alert, _earlier: Sequence[str] = ()) -> str:
         """See `Target.send`."""
         payload = target(alert)
         known = self._known(payload["name"])

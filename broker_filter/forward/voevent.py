@@ -11,6 +11,7 @@ import re
 import socket
 import struct
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -49,10 +50,10 @@ class VOEventBroker:
             pass
         raise ConfigError(f"--url {self.options.url!r} is not vtp://HOST:PORT")
 
-    def send(self, alert: Alert) -> str:
+    def send(self, alert: Alert, earlier: Sequence[str] = ()) -> str:
         """See `Target.send`."""
         authority = self.options.topic or AUTHORITY
-        packet = voevent(alert, authority)
+        packet = voevent(alert, authority, earlier)
         try:
             receipt = self._exchange(packet)
         except OSError as error:

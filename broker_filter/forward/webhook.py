@@ -6,6 +6,7 @@ second hand-over.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +36,7 @@ class Webhook:
         self.options.need("url")
         object.__setattr__(self, "server", Server.of(self.options, "Bearer"))
 
-    def send(self, alert: Alert) -> str:
+    def send(self, alert: Alert, _earlier: Sequence[str] = ()) -> str:
         """See `Target.send`."""
         answer = self.server.post("", message(alert), key=str(alert.alert_id))
         return printable(answer.get("id", ""), 100)

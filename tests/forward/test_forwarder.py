@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,14 @@ class Script:
     def __init__(self, *steps: BaseException) -> None:
         self.steps = list(steps)
         self.taken: list[int] = []
+        self.earlier: list[Sequence[str]] = []
 
-    def send(self, alert: Alert) -> str:
+    def send(self, alert: Alert, earlier: Sequence[str] = ()) -> str:
         if self.steps:
             raise self.steps.pop(0)
         self.taken.append(alert.alert_id.int)
-        return "theirs"
+        self.earlier.append(earlier)
+        return f"theirs {alert.alert_id.int}"
 
     def close(self) -> None: ...
 
@@ -77,6 +80,17 @@ def test_an_alert_that_comes_again_is_not_sent_again(tmp_path: Path) -> None:
     assert [first.take(alert()), first.take(alert())] == ["handed over", "known"]
     assert forwarder(target, tmp_path).take(alert()) == "known"  # another process
     assert target.taken == [1]
+
+
+def test_the_target_gets_its_names_of_earlier_alerts_of_the_event(tmp_path: Path) -> None:
+    target = Script()
+    first = forwarder(target, tmp_path)
+    for number, event in [(1, 1), (2, 1), (3, 2)]:
+        first.take(alert(number, event))
+    target.steps = [PoisonMessage("refused", "no")]
+    first.take(alert(4))
+    forwarder(target, tmp_path).take(alert(5))  # another process
+    assert target.earlier == [[], ["theirs 1"], [], ["theirs 1", "theirs 2"]]
 
 
 def test_one_journal_serves_several_targets(tmp_path: Path) -> None:

@@ -67,4 +67,4 @@ def test_a_second_begin_changes_nothing(tmp_path: Path) -> None:
         assert (mine.count("2026-01-01"), mine.count("2026-01-02")) == (1, 0)
         mine.end(ALERT, "dead")
         assert mine.count("2026-01-01") == 0
-        assert not mine.knows_event(ALERT)
+        assert not mine.names_of_event(ALERT)

@@ -9,6 +9,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -401,6 +402,19 @@ def test_a_voevent_broker_gets_the_packet() -> None:
     assert float(root.findtext(".//C1", "")) == ROMAN.ra
     numbers = {one.get("name"): one.get("value") for one in root.iter("Param")}
     assert float(numbers["log10_K"] or "") == ROMAN.log10_k
+
+
+@pytest.mark.parametrize(
+    ("state", "cite"),
+    [("update", "supersedes"), ("final", "supersedes"), ("retraction", "retraction")],
+)
+def test_a_packet_cites_those_of_its_event_that_were_published(state: Any, cite: str) -> None:
+    names = ["ivo://org.example/microlensing#1", "ivo://org.example/microlensing#2"]
+    root = parsed(voevent(replace(ROMAN, state=state), "org.example", names))
+    cited = [(one.get("cite"), one.text) for one in root.iterfind("Citations/EventIVORN")]
+    assert cited == [(cite, name) for name in names]
+    assert root.find("Why/Description") is not None
+    assert parsed(voevent(ROMAN)).find("Citations") is None
 
 
 def test_a_packet_that_the_broker_has_seen_is_handed_over() -> None:
