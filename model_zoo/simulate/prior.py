@@ -11,7 +11,15 @@ from torch import Tensor
 from broker_filter.inference.lens import excess
 from broker_filter.inference.prior import BoxPrior
 
-__all__ = ["BLENDED_GATE", "PAPER_GATE", "PAPER_PRIOR", "ROMAN_PRIOR", "SPARSE_PRIOR", "Gate"]
+__all__ = [
+    "BLENDED_GATE",
+    "GROUND_PRIOR",
+    "PAPER_GATE",
+    "PAPER_PRIOR",
+    "ROMAN_PRIOR",
+    "SPARSE_PRIOR",
+    "Gate",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,13 @@ ROMAN_PRIOR = BoxPrior(
     "roman-1",
     (-2.0, 0.0, math.log10(0.05), -3.0, 0.005),
     (25.0, 1.5, math.log10(60.0), 1.0, 1.0),
+    log_f_s=True,
+)
+# From free-floating planets to stellar lenses, in two months of nights.
+GROUND_PRIOR = BoxPrior(
+    "ground-1",
+    (-10.0, 0.0, math.log10(0.05), -3.0, 0.02),
+    (75.0, 1.5, math.log10(100.0), 1.0, 1.0),
     log_f_s=True,
 )
 # Events of stellar lenses in half a year of a survey that sees its fields every few nights.

@@ -15,6 +15,7 @@ from model_zoo.simulate.noise import NOISES
 from model_zoo.simulate.pattern import PatternConfig
 from model_zoo.simulate.prior import (
     BLENDED_GATE,
+    GROUND_PRIOR,
     PAPER_GATE,
     PAPER_PRIOR,
     ROMAN_PRIOR,
@@ -24,7 +25,7 @@ from model_zoo.simulate.visits import VISITS
 
 __all__ = ["PolishConfig", "SimulatorConfig", "TrainConfig", "TrainingConfig", "load_config"]
 
-PRIORS = {prior.name: prior for prior in (PAPER_PRIOR, ROMAN_PRIOR, SPARSE_PRIOR)}
+PRIORS = {prior.name: prior for prior in (PAPER_PRIOR, ROMAN_PRIOR, SPARSE_PRIOR, GROUND_PRIOR)}
 LEAST_POLISHED = 100
 GATES = {gate.name: gate for gate in (PAPER_GATE, BLENDED_GATE)}
 
