@@ -2,28 +2,45 @@
 
 In the coordinates of `LensBox` the prior is a normal distribution: it acts as four more residuals
 of unit error. f_s and the baselines, in which the flux is linear, are projected out (variable
-projection), so that a step needs only the derivatives of A - 1.
+projection), so that a step needs only products of the derivatives of A - 1 with each other and with
+the fluxes. Steps are many and each is small: they are one compiled loop.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from broker_filter.inference.likelihood import NO_ERROR, Likelihood, Sums, bounded_excess
+from broker_filter.inference.compiled import compiled, inlined
+from broker_filter.inference.curve_loops import (
+    BASIS,
+    BY_TIME,
+    EXCESS,
+    ONE,
+    RESIDUAL,
+    Table,
+    gram,
+    lens_table,
+    slopes,
+)
+from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.population import LENS, LensBox
+from broker_filter.inference.source_loops import NO_ERROR, baseline, best, exponent
+from broker_filter.types import FloatArray, IntArray
 
 __all__ = ["Modes", "climb"]
 
-STEPS = 20
-FARTHEST = 4.5  # |z| of a lens at the edge of the prior
-SMALL = 1e-3  # relative step of a finite difference
-ENOUGH = 1e-2  # gain of ln L from which on a start climbs no further
-HOPELESS = 1e4  # damping from which on no step goes up
-FIXED = 1e30  # weight of an f_s that is held
+STEPS: Final = 20
+FARTHEST: Final = 4.5  # |z| of a lens at the edge of the prior
+ENOUGH: Final = 1e-2  # gain of ln L from which on a start climbs no further
+HOPELESS: Final = 1e4  # damping from which on no step goes up
+FIXED: Final = 1e30  # weight of an f_s that is held
+LN_10: Final = math.log(10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,78 +98,185 @@ def climb(
     free = torch.ones_like(z)
     if held is not None:
         free.scatter_(1, held[:, None], 0.0)
-    z = z.clamp(-FARTHEST, FARTHEST)
-    damping = torch.full((len(z), 1), 1e-2, dtype=z.dtype)
-    height, gradient, curvature = _look(likelihood, box, z, free, prior)
-    for _ in range(steps):
-        scale = curvature.diagonal(dim1=1, dim2=2)
-        damped = curvature + torch.diag_embed(damping * scale)
-        step = torch.linalg.solve(damped, gradient)
-        tried = (z + step).clamp(-FARTHEST, FARTHEST)
-        found = _look(likelihood, box, tried, free, prior)
-        gain = found[0] - height
-        better = gain > 0
-        damping = torch.where(better[:, None], 0.2 * damping, 8 * damping).clamp(1e-7, 1e7)
-        z = torch.where(better[:, None], tried, z)
-        height = torch.where(better, found[0], height)
-        gradient = torch.where(better[:, None], found[1], gradient)
-        curvature = torch.where(better[:, None, None], found[2], curvature)
-        settled = (better & (gain < ENOUGH)) | (damping[:, 0] > HOPELESS)
-        if bool(settled.all()):
-            break
-    return Modes(z, height, torch.linalg.inv(curvature))
+    z = z.clamp(-FARTHEST, FARTHEST).contiguous()
+    height, covariance = z.new_empty(len(z)), z.new_empty(len(z), LENS, LENS)
+    _climb(
+        z.numpy(),
+        height.numpy(),
+        covariance.numpy(),
+        free.numpy(),
+        likelihood.days.numpy(),
+        likelihood.residual.numpy(),
+        likelihood.weight.sqrt().numpy(),
+        likelihood.firsts,
+        likelihood.moments,
+        np.array(likelihood.f_s_range),
+        np.stack([box.low.numpy(), box.width.numpy()]),
+        prior,
+        steps,
+        lens_table(),
+    )
+    return Modes(z, height, covariance)
 
 
+@compiled
+def _climb(
+    z: FloatArray,
+    height: FloatArray,
+    covariance: FloatArray,
+    free: FloatArray,
+    days: FloatArray,
+    residual: FloatArray,
+    root: FloatArray,
+    firsts: IntArray,
+    sources: FloatArray,
+    f_s_range: FloatArray,
+    box: FloatArray,
+    prior: float,
+    steps: int,
+    table: Table,
+) -> None:
+    """Move each z to its maximum, and write its height and covariance; ``root`` is 1 / sigma."""
+    columns, room = np.empty((BASIS, len(days))), np.empty((5, len(days)))
+    for k in range(len(days)):
+        columns[ONE, k], columns[RESIDUAL, k] = root[k], root[k] * residual[k]
+    products = np.empty((len(firsts) - 1, BASIS, BASIS))
+    gradient, curvature = np.empty((2, LENS)), np.empty((2, LENS, LENS))
+    for i in range(len(z)):
+        here, other, damping = 0, 1, 1e-2
+        tried = z[i].copy()
+        for step in range(steps + 1):
+            theta = _theta(tried, box)
+            slopes(columns, room, root, days, theta, table)
+            for s in range(len(products)):
+                gram(products[s], columns, firsts[s], firsts[s + 1])
+            look = _look(
+                gradient[other], curvature[other], products, sources, f_s_range, theta, tried,
+                free[i], box, prior,
+            )  # fmt: skip
+            gain = look - height[i]
+            if step == 0 or gain > 0:
+                z[i], height[i] = tried, look
+                here, other = other, here
+                damping = max(0.2 * damping, 1e-7) if step > 0 else damping
+            else:
+                damping = min(8 * damping, 1e7)
+            if step > 0 and (0 < gain < ENOUGH or damping > HOPELESS):
+                break
+            tried = _next(z[i], gradient[here], curvature[here], damping)
+        covariance[i] = _inverse(curvature[here])
+
+
+@inlined
+def _next(z: FloatArray, gradient: FloatArray, curvature: FloatArray, damping: float) -> Any:  # noqa: ANN401
+    """Where the damped step leads, shape (4,)."""
+    damped = curvature.copy()
+    for d in range(LENS):
+        damped[d, d] *= 1 + damping
+    inverse, moved = _inverse(damped), np.empty(LENS)
+    for d in range(LENS):
+        step = 0.0
+        for k in range(LENS):
+            step += inverse[d, k] * gradient[k]
+        moved[d] = min(max(z[d] + step, -FARTHEST), FARTHEST)
+    return moved
+
+
+@inlined
+def _theta(z: FloatArray, box: FloatArray) -> Any:  # noqa: ANN401
+    theta = np.empty(LENS)
+    for d in range(LENS):
+        theta[d] = box[0, d] + box[1, d] * 0.5 * math.erfc(-z[d] / math.sqrt(2.0))
+    return theta
+
+
+@inlined
 def _look(
-    likelihood: Likelihood, box: LensBox, z: Tensor, free: Tensor, prior: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Height of each start, its gradient and its curvature (that of Gauss and Newton)."""
-    theta = box.theta(z)
-    e, by_theta = _with_derivatives(likelihood, theta)
-    sums = Sums(*likelihood.sums_of(e))
-    f_s = likelihood.best_f_s(sums)
-    height = likelihood.profile(sums) - 0.5 * prior * z.square().sum(1)
-    g = likelihood.baseline(sums, f_s)
-    own = likelihood.own_weights
-    share, factor = f_s[:, likelihood.source], g[:, likelihood.source]
-    model = 1 + share * e
-    off = likelihood.residual - factor * model + 1
-    by_z = by_theta * ((factor * share)[..., None] * box.slope(z)[:, None])
-    linear = torch.stack([model, factor * e], -1)  # by g and by f_s
-    weighted = by_z[:, :, None] * own[..., None]  # k, L, S, 4
-    cross = torch.einsum("klsd,klx->ksdx", weighted, linear)
-    block = torch.einsum("klx,ls,kly->ksxy", linear, own, linear)
-    block = block + torch.diag_embed(_held(likelihood, f_s))
-    projected = cross @ torch.linalg.solve(block, cross.mT)
-    inner = torch.einsum("klsd,kle->kde", weighted, by_z) - projected.sum(1)
-    gradient = torch.einsum("kld,kl->kd", by_z, likelihood.weight * off) - prior * z
-    floor = prior + 1e-9 * inner.diagonal(dim1=1, dim2=2).amax(1)
-    curvature = (inner + torch.diag_embed(floor[:, None].expand(-1, LENS))) * free[:, None]
-    curvature = curvature * free[..., None] + torch.diag_embed(1 - free)
-    return height, gradient * free, curvature
+    gradient: FloatArray,
+    curvature: FloatArray,
+    products: FloatArray,
+    sources: FloatArray,
+    f_s_range: FloatArray,
+    theta: FloatArray,
+    z: FloatArray,
+    free: FloatArray,
+    box: FloatArray,
+    prior: float,
+) -> Any:  # noqa: ANN401
+    """Height of a lens; its gradient and its curvature (that of Gauss and Newton) are written."""
+    height = 0.0
+    gradient[:], curvature[:] = 0.0, 0.0
+    by_z = np.empty(LENS)
+    factors = (-(10 ** -theta[2]), theta[1], -LN_10, 1.0)
+    for d in range(LENS):
+        slope = box[1, d] * math.exp(-0.5 * z[d] * z[d]) / math.sqrt(2 * math.pi)
+        by_z[d] = factors[d] * slope * free[d]
+    for s in range(len(products)):
+        height += _add_source(gradient, curvature, products[s], sources[:, s], f_s_range, by_z)
+    floor = 0.0
+    for d in range(LENS):
+        floor = max(floor, curvature[d, d])
+    for d in range(LENS):
+        height -= 0.5 * prior * z[d] * z[d]
+        gradient[d] -= prior * z[d] * free[d]
+        curvature[d, d] += prior + 1e-9 * floor if free[d] > 0 else 1.0
+    return height
 
 
-def _held(likelihood: Likelihood, f_s: Tensor) -> Tensor:
-    """Weight that holds g and f_s of each source where they are, shape (k, S, 2)."""
-    at_edge = (f_s <= likelihood.f_s_range[0]) | (f_s >= likelihood.f_s_range[1])
-    by_baseline = (likelihood.variance.clamp(min=NO_ERROR**2) ** -1).expand_as(f_s)
-    return torch.stack([by_baseline, torch.where(at_edge, FIXED, 1e-6)], -1)
+@inlined
+def _add_source(
+    gradient: FloatArray,
+    curvature: FloatArray,
+    p: FloatArray,
+    moments: FloatArray,
+    f_s_range: FloatArray,
+    by_z: FloatArray,
+) -> Any:  # noqa: ANN401
+    """Add what one source says, with its f_s and its baseline projected out; its height."""
+    v, low, high = moments[0], f_s_range[0], f_s_range[1]
+    w, wr, re = p[ONE, ONE], p[ONE, RESIDUAL], p[RESIDUAL, EXCESS]
+    e, ee = p[ONE, EXCESS], p[EXCESS, EXCESS]
+    source = (v, w, wr, re, e, ee)
+    f_s = best(source, low, high)
+    g = baseline(f_s, source)
+    # Weights hold g and f_s where they are: the baseline's error, and the ends of the prior.
+    by_g = w + 2 * f_s * e + f_s * f_s * ee + 1 / max(v, NO_ERROR**2)
+    by_both = g * (e + f_s * ee)
+    by_f = g * g * ee + (FIXED if f_s <= low or f_s >= high else 1e-6)
+    determinant = by_g * by_f - by_both * by_both
+    cross = np.empty((2, LENS))
+    scale = np.empty(LENS)
+    for d in range(LENS):
+        b = BY_TIME + d
+        scale[d] = by_z[d] * g * f_s
+        cross[0, d] = scale[d] * (p[ONE, b] + f_s * p[EXCESS, b])
+        cross[1, d] = scale[d] * g * p[EXCESS, b]
+        off = p[RESIDUAL, b] + (1 - g) * p[ONE, b] - g * f_s * p[EXCESS, b]
+        gradient[d] += scale[d] * off
+    for d in range(LENS):
+        for k in range(LENS):
+            projected = by_f * cross[0, d] * cross[0, k] + by_g * cross[1, d] * cross[1, k]
+            projected -= by_both * (cross[0, d] * cross[1, k] + cross[1, d] * cross[0, k])
+            inner = scale[d] * scale[k] * p[BY_TIME + d, BY_TIME + k]
+            curvature[d, k] += inner - projected / determinant
+    return exponent(f_s, source) - exponent(0.0, source)
 
 
-def _with_derivatives(likelihood: Likelihood, theta: Tensor) -> tuple[Tensor, Tensor]:
-    """A - 1 at each epoch, shape (k, L), and its derivatives by theta, shape (k, L, 4)."""
-    t0, u0, log_tE, log_rho = (column[:, None] for column in theta.unbind(-1))
-    tE, rho = 10**log_tE, 10 ** log_rho[:, 0]
-    tau = (likelihood.days - t0) / tE
-    u = (u0.square() + tau.square()).sqrt().clamp(min=1e-9)
-    # One evaluation for all three, a small step aside in u and in rho.
-    at = torch.cat([u, u * (1 + SMALL), u])
-    e, farther, larger = bounded_excess(at, torch.cat([rho, rho, rho * (1 - SMALL)])).chunk(3)
-    by_u, by_rho = (farther - e) / (SMALL * u), (e - larger) / (SMALL / math.log(10))
-    derivatives = [
-        by_u * -tau / (u * tE),
-        by_u * u0 / u,
-        by_u * -tau.square() / u * math.log(10),
-        by_rho,
-    ]
-    return e, torch.stack(derivatives, -1)
+@inlined
+def _inverse(matrix: FloatArray) -> Any:  # noqa: ANN401
+    """Of a positive definite matrix, by Gauss and Jordan: without a check, and without pivots."""
+    n = len(matrix)
+    inverse = matrix.copy()
+    for k in range(n):
+        pivot = 1 / inverse[k, k]
+        for i in range(n):
+            if i != k:
+                share = inverse[i, k] * pivot
+                for j in range(n):
+                    if j != k:
+                        inverse[i, j] -= share * inverse[k, j]
+                inverse[i, k] = -share
+        for j in range(n):
+            inverse[k, j] *= pivot
+        inverse[k, k] = pivot
+    return inverse

@@ -73,6 +73,7 @@ class _Seen:
     """All samples so far, as if drawn from all proposals together."""
 
     z: Tensor = field(default_factory=lambda: torch.empty(0, LENS, dtype=torch.float64))
+    straight: Tensor = field(default_factory=lambda: torch.empty(0, LENS, dtype=torch.float64))
     log_target: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
     log_drawn: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
     proposals: list[tuple[Mixture, int]] = field(default_factory=list)
@@ -80,14 +81,15 @@ class _Seen:
 
     def add(self, z: Tensor, sums: Sums, log_target: Tensor, mixture: Mixture, own: Tensor) -> None:
         """Take in a round; ``own`` is its log density under its own proposal, ``mixture``."""
-        n = len(z)
+        n, straight = len(z), mixture.bend.straight(z)
         log_drawn = own + math.log(n)
         for before, m in self.proposals:
-            log_drawn = torch.logaddexp(log_drawn, before.log_density(z, m) + math.log(m))
+            log_drawn = torch.logaddexp(log_drawn, before.log_density(z, m, straight) + math.log(m))
         if len(self.z):
-            more = mixture.log_density(self.z, n) + math.log(n)
+            more = mixture.log_density(self.z, n, self.straight) + math.log(n)
             self.log_drawn = torch.logaddexp(self.log_drawn, more)
         self.z = torch.cat([self.z, z])
+        self.straight = torch.cat([self.straight, straight])
         self.log_target = torch.cat([self.log_target, log_target])
         self.log_drawn = torch.cat([self.log_drawn, log_drawn])
         self.proposals.append((mixture, n))
@@ -376,9 +378,9 @@ def _needed(seen: _Seen, mixture: Mixture) -> float:
     far give for this mixture: either alone would be too hopeful.
     """
     last, n = seen.proposals[-1]
-    own = seen.log_target[-n:] - last.log_density(seen.z[-n:], n)
+    own = seen.log_target[-n:] - last.log_density(seen.z[-n:], n, seen.straight[-n:])
     log_weight = seen.log_weight
-    ratio = seen.log_target - mixture.log_density(seen.z, n)
+    ratio = seen.log_target - mixture.log_density(seen.z, n, seen.straight)
     spread = float((log_weight.log_softmax(0) + ratio).logsumexp(0) - log_weight.logsumexp(0))
     share = min(effective(own.softmax(0)) / n, math.exp(min(-spread, 0.0)))
     return MARGIN * WANTED_SAMPLES / max(share, 1e-6)

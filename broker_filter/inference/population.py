@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from broker_filter.inference.compiled import compiled, exponential, reordered
 from broker_filter.inference.flow_sampler import LN_2_PI
 from broker_filter.inference.prior import BoxPrior
+from broker_filter.types import FloatArray
 
 __all__ = ["Bend", "LensBox", "Mixture", "effective", "prior_log_density", "tempered"]
 
@@ -27,23 +30,23 @@ class LensBox:
     """The prior's box of t0, u0, log10 tE and log10 rho as all of space."""
 
     def __init__(self, prior: BoxPrior) -> None:
-        self._low = torch.tensor(prior.low[:LENS], dtype=torch.float64)
-        self._width = torch.tensor(prior.high[:LENS], dtype=torch.float64) - self._low
+        self.low = torch.tensor(prior.low[:LENS], dtype=torch.float64)
+        self.width = torch.tensor(prior.high[:LENS], dtype=torch.float64) - self.low
 
     def z(self, theta: Tensor) -> Tensor:
         """Coordinates of lenses, shape (..., 4); those outside the box are moved into it."""
-        place = (theta.double() - self._low) / self._width
+        place = (theta.double() - self.low) / self.width
         z: Tensor = torch.special.ndtri(place.clamp(EDGE, 1 - EDGE))
         return z
 
     def theta(self, z: Tensor) -> Tensor:
         """The inverse of `z`, float64."""
-        theta: Tensor = self._low + self._width * torch.special.ndtr(z)
+        theta: Tensor = self.low + self.width * torch.special.ndtr(z)
         return theta
 
     def slope(self, z: Tensor) -> Tensor:
         """Derivative d theta / dz of each parameter, shape (..., 4)."""
-        return self._width * (-0.5 * (z.square() + LN_2_PI)).exp()
+        return self.width * (-0.5 * (z.square() + LN_2_PI)).exp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,15 +214,19 @@ class Mixture:
         moved = (self.cholesky[which] @ scaled[:, :, None])[..., 0]
         return torch.cat([noise[:first], self.bend.bent(self.centre[which] + moved)])
 
-    def log_density(self, z: Tensor, n: int) -> Tensor:
-        """Natural log of the density of ``n`` samples together, at z, shape (k, d); shape (k,)."""
+    def log_density(self, z: Tensor, n: int, straight: Tensor | None = None) -> Tensor:
+        """Natural log of the density of ``n`` samples together, at z, shape (k, d); shape (k,).
+
+        ``straight`` has z as `Bend.straight` gives it, where that is known.
+        """
         share, d = self._first(n) / n, z.shape[1]
-        square = self._square(self.bend.straight(z))
-        narrow = math.log(1 - self.WIDE_SHARE) - 0.5 * square
-        wide = math.log(self.WIDE_SHARE / self.WIDE**d) - 0.5 * square / self.WIDE**2
-        part = (self.share.log() - self._norm() - 0.5 * d * LN_2_PI)[:, None]
-        own = (part + torch.logaddexp(narrow, wide)).logsumexp(0)
-        return torch.logaddexp(math.log(share) + prior_log_density(z), math.log(1 - share) + own)
+        straight = self.bend.straight(z) if straight is None else straight
+        part = (self.share.log() - self._norm() - 0.5 * d * LN_2_PI).exp()
+        narrow, wide = (1 - self.WIDE_SHARE) * part, self.WIDE_SHARE / self.WIDE**d * part
+        gaussians = self.centre.numpy(), self.cholesky.numpy(), narrow.numpy(), wide.numpy()
+        density = torch.from_numpy(_density(straight.T.contiguous().numpy(), *gaussians))
+        own = density.log() + math.log(1 - share)
+        return torch.logaddexp(math.log(share) + prior_log_density(z), own)
 
     def _first(self, n: int) -> int:
         return max(1, round(self.prior_share * n))
@@ -238,14 +245,51 @@ class Mixture:
 
     def _square(self, z: Tensor) -> Tensor:
         """Squared distance of each z from each centre in its own metric, shape (M, k)."""
-        m, d = self.centre.shape
-        whiten = torch.linalg.inv(self.cholesky)
-        whitened = (whiten.reshape(-1, d) @ z.mT).view(m, d, -1)
-        off: Tensor = whitened - whiten @ self.centre[..., None]
-        return off.square().sum(1)
+        z = z.T.contiguous()
+        return torch.from_numpy(_squares(z.numpy(), self.centre.numpy(), self.cholesky.numpy()))
 
     def _norm(self) -> Tensor:
         return self.cholesky.diagonal(dim1=1, dim2=2).log().sum(1)
+
+
+@compiled
+def _density(
+    z: FloatArray, centre: FloatArray, root: FloatArray, narrow: FloatArray, wide: FloatArray
+) -> Any:  # noqa: ANN401
+    """Sum of all Gaussians, narrow and `Mixture.WIDE` times as wide, at z, shape (d, k)."""
+    density, square = np.zeros(z.shape[1]), np.empty(z.shape[1])
+    for m in range(len(centre)):
+        _distances(square, z, centre[m], root[m])
+        _add_gaussians(density, square, narrow[m], wide[m])
+    return density
+
+
+@compiled
+def _squares(z: FloatArray, centre: FloatArray, root: FloatArray) -> Any:  # noqa: ANN401
+    square = np.empty((len(centre), z.shape[1]))
+    for m in range(len(centre)):
+        _distances(square[m], z, centre[m], root[m])
+    return square
+
+
+@reordered
+def _distances(square: FloatArray, z: FloatArray, centre: FloatArray, root: FloatArray) -> Any:  # noqa: ANN401
+    """Squared distance of each z, shape (4, k), from a centre, by its lower triangular root."""
+    by0, by1, by2, by3 = 1 / root[0, 0], 1 / root[1, 1], 1 / root[2, 2], 1 / root[3, 3]
+    for k in range(len(square)):
+        a = (z[0, k] - centre[0]) * by0
+        b = (z[1, k] - centre[1] - root[1, 0] * a) * by1
+        c = (z[2, k] - centre[2] - root[2, 0] * a - root[2, 1] * b) * by2
+        d = (z[3, k] - centre[3] - root[3, 0] * a - root[3, 1] * b - root[3, 2] * c) * by3
+        square[k] = a * a + b * b + c * c + d * d
+
+
+@reordered
+def _add_gaussians(density: FloatArray, square: FloatArray, narrow: float, wide: float) -> Any:  # noqa: ANN401
+    for k in range(len(square)):
+        far = exponential(-0.125 * square[k])
+        near = far * far  # twice as narrow: the fourth power
+        density[k] += wide * far + narrow * near * near
 
 
 def _covariance(z: Tensor, weight: Tensor, centre: Tensor) -> Tensor:

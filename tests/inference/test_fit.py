@@ -132,7 +132,7 @@ def test_few_effective_samples_are_said(
     two_sites: StarEpochs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One sample that carries all the weight is no certainty."""
-    monkeypatch.setattr(Likelihood, "marginal", lambda _, sums: 1e8 * (1e9 * sums.e_sum).sin())
+    monkeypatch.setattr(Likelihood, "marginal", lambda _, sums: 1e8 * (1e9 * sums.of[1]).sin())
     found = fit(two_sites)
     assert not found.converged
     assert "effective samples" in found.reason

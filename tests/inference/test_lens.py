@@ -9,7 +9,7 @@ import pytest
 import torch
 from VBMicrolensing import VBMicrolensing
 
-from broker_filter.inference.lens import excess, excess_by_curve, point_excess
+from broker_filter.inference.lens import excess, point_excess
 from broker_filter.inference.magnification import magnification
 from model_zoo.simulate.lens_table import disc_excess
 
@@ -52,17 +52,6 @@ def test_table_follows_the_quadrature_everywhere_and_at_the_limb(rho: float) -> 
     error = np.abs(table_excess(z * rho, rho) / disc_excess(z, rho) - 1)
     assert error.max() < 1e-3
     assert np.median(error) < 1e-4
-
-
-def test_many_epochs_of_a_source_are_as_one_by_one() -> None:
-    rng = np.random.default_rng(1)
-    rho = torch.from_numpy(10 ** rng.uniform(-3.2, 1, 200))
-    z = torch.from_numpy(np.hstack([10 ** rng.uniform(-2, 2.5, (200, 50)), np.zeros((200, 1))]))
-    u = z * rho[:, None]
-    expected = excess(u, rho[:, None]).double()
-    point = (rho < 0.001)[:, None] & (u == 0)
-    found = excess_by_curve(u, rho)
-    torch.testing.assert_close(found[~point], expected[~point], rtol=2e-5, atol=0)
 
 
 @pytest.mark.parametrize("rho", [0.001, 0.003, 0.01, 0.1, 1.0])

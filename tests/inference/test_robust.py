@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from broker_filter.inference.fit import Fitter
-from broker_filter.inference.lens import excess_by_curve
 from broker_filter.inference.likelihood import Likelihood
+from broker_filter.inference.magnification import excess
 from broker_filter.inference.noise_bounds import NoiseBounds
 from broker_filter.inference.noise_family import NoiseFamily
 from broker_filter.inference.prior import BoxPrior
@@ -26,8 +26,7 @@ def epochs(seed: int, *, height: float = 0.0, red_noise: float = 0.0, sites: int
     rng = np.random.default_rng(seed)
     n, sigma = 100, 0.02
     t = np.sort(np.arange(n) // 5 + rng.uniform(0, 0.3, n))
-    u = torch.from_numpy(np.hypot(0.3, t - 9.1))[None]
-    lens = excess_by_curve(u, torch.tensor([0.01], dtype=torch.float64)).numpy()[0]
+    lens = excess(np.hypot(0.3, t - 9.1), 0.01)
     lag = np.abs(t[:, None] - t)
     covariance = np.eye(n) + red_noise**2 * np.exp(-lag / 2)
     noise = sigma * rng.multivariate_normal(np.zeros(n), covariance)
