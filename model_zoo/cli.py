@@ -27,9 +27,11 @@ from model_zoo.training.train import Trainer
 __all__ = ["main"]
 
 PROVED = {
-    "fits": "whose fit is set beside the flow",
-    "nested": "whose fit is set beside nested sampling",
-    "chains": "whose fit is set beside emcee",
+    "fits": "events whose fit is set beside the flow",
+    "nested": "events whose fit is set beside nested sampling",
+    "chains": "events whose fit is set beside emcee",
+    "corners": "streams of constant stars at each corner of the family of noise",
+    "skies": "events in each kind of noise that go along the service's own path",
 }
 PRECISIONS = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -97,7 +99,7 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         "--redraw", action="store_true", help="draw the pictures of what --out holds anew"
     )
     for name, words in PROVED.items():
-        evaluation.add_argument(f"--{name}", type=int, metavar="N", help=f"events {words}")
+        evaluation.add_argument(f"--{name}", type=int, metavar="N", help=words)
     evaluation.add_argument(
         "--update-card", action="store_true", help="put the figures into the entry's card"
     )

@@ -3,10 +3,12 @@
 One certified K obeys P(K >= k | no event) <= 1/k, at any moment that the data themselves choose. A
 window that is certified again and again has more chances to be wrong, so certification j is charged
 by the weight 1 / (j (j + 1)). These weights sum to one: over all certifications of one window
-together the bound holds as for a single one. They are spaced by growth of the network's K, so that
-they stay few. Once the network's K has fallen below the trigger the last certificate is void, but
-it still counts: the count of one window does not begin anew. A certificate of another window says
-nothing of the one that has taken its place.
+together the bound holds as for a single one. They are spaced by growth of the network's K and by
+the time since the first, so that they stay few: K against a family of noise may grow where the
+network's does not, as when a second night shows what a first one could have had wrong. Once the
+network's K has fallen below the trigger the last certificate is void, but it still counts: the
+count of one window does not begin anew. A certificate of another window says nothing of the one
+that has taken its place.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from broker_filter.state.columns import (
 __all__ = [
     "GROWTH_FACTOR",
     "GROWTH_STEP",
+    "LATER_DAYS",
     "Certification",
     "certifications_from_columns",
     "certifications_to_columns",
@@ -42,6 +45,10 @@ GROWTH_STEP = 1.0
 
 GROWTH_FACTOR = 1.25
 """How many times that of the last one it must be as well: K of a bright event grows and grows."""
+
+
+LATER_DAYS = 1.0
+"""Days after the first certification of a window from which on time alone calls for another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,9 @@ class Certification:
         log10 K of the network at that moment; minus infinity once it has fallen since.
     log10_k, log10_k_error, effective_sample_size : float
         The certificate.
+    first_mjd, last_mjd : float, MJD TAI
+        Last epoch at the first certification of the window, and at this one; infinity where an
+        older version did not note it.
     """
 
     window_start: float
@@ -66,6 +76,8 @@ class Certification:
     log10_k: float
     log10_k_error: float
     effective_sample_size: float
+    first_mjd: float = math.inf
+    last_mjd: float = math.inf
 
     @property
     def charged(self) -> float:
@@ -83,12 +95,24 @@ class Certification:
         return self.network_log10_k == -math.inf
 
 
-def is_due(last: Certification | None, log10_k: float, window_start: float) -> bool:
-    """Whether the network's ``log10_k`` calls for another certification of the window."""
+def is_due(last: Certification | None, log10_k: float, window_start: float, mjd: float) -> bool:
+    """Whether a window calls for another certification.
+
+    Parameters
+    ----------
+    last : Certification or None
+        Of the star.
+    log10_k : float
+        Of the network.
+    window_start, mjd : float, MJD TAI
+        Of the window, and its last epoch.
+    """
     if last is None or last.window_start != window_start:
         return True
     before = last.network_log10_k
-    return log10_k >= max(before + GROWTH_STEP, GROWTH_FACTOR * before)
+    if log10_k >= max(before + GROWTH_STEP, GROWTH_FACTOR * before):
+        return True
+    return mjd - last.first_mjd >= max(LATER_DAYS, 2 * (last.last_mjd - last.first_mjd))
 
 
 _NUMBERS: Final = (
@@ -101,6 +125,10 @@ _NUMBERS: Final = (
 )
 
 
+_LATER: Final = ("first_mjd", "last_mjd")
+"""Columns that older snapshots lack."""
+
+
 def certifications_to_columns(
     found: Mapping[EventKey, Certification],
 ) -> dict[str, Column]:
@@ -109,7 +137,7 @@ def certifications_to_columns(
         **packed_keys(found),
         **{
             name: np.array([getattr(one, name) for one in found.values()], np.float64)
-            for name in _NUMBERS
+            for name in (*_NUMBERS, *_LATER)
         },
     }
 
@@ -124,7 +152,10 @@ def certifications_from_columns(columns: Columns) -> dict[EventKey, Certificatio
     """
     with reading("certifications"):
         arrays = arrays_of(columns)
-        rows = zip(*(arrays[name].tolist() for name in _NUMBERS), strict=True)
+        numbers = [arrays[name].tolist() for name in _NUMBERS]
+        unknown = [math.inf] * len(numbers[0])
+        numbers += [arrays[name].tolist() if name in arrays else unknown for name in _LATER]
+        rows = zip(*numbers, strict=True)
         return {
             key: Certification(start, int(count), *rest)
             for key, (start, count, *rest) in zip(unpacked_keys(arrays), rows, strict=True)

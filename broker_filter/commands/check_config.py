@@ -73,12 +73,14 @@ def _check_decision(settings: Settings, *, allow_negative: bool) -> str:
     entry = open_entry(settings)
     others = survey_entries(settings, entry)
     rule = make_rule(settings.alert, card_threshold=entry.threshold, window_days=entry.window_days)
-    if rule.threshold < 0 and not allow_negative:
+    first = rule.after(0)
+    if first.threshold < 0 and not allow_negative:
         raise ConfigError(
-            f"alert.log10_k: the threshold is log10 K = {rule.threshold:g}, so that stars are"
+            f"alert.log10_k: the threshold is log10 K = {first.threshold:g}, so that stars are"
             " alerted whose data favour a constant star: raise it, or give"
             " --allow-negative-threshold if that is meant"
         )
     what = "certified log10 K" if rule.certified_decides else "log10 K"
     models = "".join(f", {other.model_id} for {name}" for name, other in others.items())
-    return f"model {entry.model_id}{models}, alerts from {what} = {rule.threshold:.3g} on"
+    less = "" if rule.discovery is None else ", less after each event"
+    return f"model {entry.model_id}{models}, alerts from {what} = {first.threshold:.3g} on{less}"

@@ -19,6 +19,7 @@ from typing import Any
 from tqdm import tqdm
 
 from broker_filter.alerts.alert import Alert
+from broker_filter.alerts.threshold import CERTIFIED_THRESHOLD
 from broker_filter.client.corner import plot_corner
 from broker_filter.client.plot import plot_light_curve
 from broker_filter.client.save import avro_files
@@ -152,7 +153,9 @@ def _summary(
     false_stars = len(alerted - set(field.truth))
     settled = metrics.value("windows_settled_total")
     evaluations = int(metrics.value("log_bayes_factor") + settled)
-    expected = _expected_false_stars(field, entry, evaluations)
+    constant = len(field.star) - len(field.truth)
+    windows = constant * field.windows(entry.window_days)
+    expected = expected_false_stars(CERTIFIED_THRESHOLD, windows)
     most = most_false_stars(expected)
     return {
         "stars": len(field.star),
@@ -170,20 +173,11 @@ def _summary(
         "seconds": round(time.monotonic() - began, 1),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
         "model_id": entry.model_id,
-        "log10_k_threshold": entry.threshold,
+        "looks": int(metrics.value("looks_total")),
+        "log10_k_threshold": CERTIFIED_THRESHOLD,
         "failure": failure or None,
         "passed": not failure and detectable <= alerted and false_stars <= most,
     }
-
-
-def _expected_false_stars(field: MadeUpField, entry: Entry, evaluations: int) -> float:
-    constant = len(field.star) - len(field.truth)
-    return expected_false_stars(
-        entry.card.evaluation.get("k_tail", []),
-        entry.threshold,
-        evaluations=round(evaluations * constant / len(field.star)),
-        windows=constant * field.windows(entry.window_days),
-    )
 
 
 def _report(

@@ -1,12 +1,10 @@
-"""How many false alerts a demo may show, by the rates on the model's card.
+"""How many false alerts a demo may show.
 
-A threshold on K lets a known share of constant stars pass, so a run of many stars has some false
-alerts by right. How many are expected is stated, and only clearly more of them are a fault.
+A threshold on K lets some constant stars pass by right, so a run of many stars has some false
+alerts. At most how many is stated, and only clearly more of them are a fault.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 
 __all__ = ["CHANCE", "expected_false_stars", "most_false_stars"]
 
@@ -14,27 +12,19 @@ CHANCE = 1e-3
 """How often a run that is as good as stated may be called bad."""
 
 
-def expected_false_stars(
-    k_tail: Sequence[Mapping[str, float]], threshold: float, *, evaluations: int, windows: int
-) -> float:
+def expected_false_stars(threshold: float, windows: int) -> float:
     """At most how many constant stars are expected to be alerted.
+
+    P(certified K >= k) <= 1/k holds for a window, however often it is looked at.
 
     Parameters
     ----------
-    k_tail : sequence of mapping
-        Of the card: the share ``observed`` of simulated windows without an event of which K reached
-        ``k``. That share times the number of evaluations is more than the stars that any of them
-        alerts, since those of one window are much alike. Where the card has none, P(K >= k) <= 1/k
-        holds for a window, however often it is evaluated.
     threshold : float
         log10 K.
-    evaluations, windows : int
-        Evaluations of constant stars, and how many windows they had.
+    windows : int
+        How many windows all constant stars together had.
     """
-    k = 10.0**threshold
-    known = [row["observed"] for row in k_tail if row["observed"] > 0 and row["k"] <= k]
-    bound = windows / k
-    return float(min(evaluations * min(known), bound)) if known else bound
+    return float(windows / 10.0**threshold)
 
 
 def most_false_stars(expected: float) -> int:

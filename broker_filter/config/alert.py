@@ -112,11 +112,13 @@ class AlertSettings(BaseModel):
         description="threshold of log10 K; by default 3, or the model card's where the network"
         " decides",
     )
-    decide_on: Literal["network", "certified"] = Field(
-        default="network", description="which log10 K must pass the threshold"
+    decide_on: Literal["network", "certified"] | None = Field(
+        default=None,
+        description="which log10 K must pass the threshold; by default the certified one, but the"
+        " network's where none is certified",
     )
     trigger_log10_k: float = Field(
-        default=1.0,
+        default=2.0,
         ge=-10,
         le=1000,
         description="log10 K of the network from which on K is certified, if that decides",
@@ -144,14 +146,23 @@ class AlertSettings(BaseModel):
         gt=0,
         description="budget from which the certified threshold follows, in place of log10_k",
     )
+    false_discovery_rate: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="share of constant stars expected among the events that open, in place of"
+        " log10_k",
+    )
     stars: int | None = Field(
-        default=None, ge=1, description="number of stars in the stream, for the budget"
+        default=None,
+        ge=1,
+        description="number of stars in the stream, for the budget or the share",
     )
     bands: int = Field(
         default=1,
         ge=1,
         le=100,
-        description="bands in which each of these stars is observed, for the budget",
+        description="bands in which each of these stars is observed, for the same",
     )
     max_updates: int = Field(default=20, ge=0, le=1000, description="most updates of one event")
     prior_odds: float = Field(
@@ -160,15 +171,24 @@ class AlertSettings(BaseModel):
     posterior_samples: int = Field(default=1000, ge=10, le=20_000, description="samples per alert")
     seed: int = Field(default=0, ge=0, lt=1 << 63, description="seed of the posterior samples")
 
+    @property
+    def certified_decides(self) -> bool:
+        """Whether it is certified K that must pass the threshold."""
+        return self.certified if self.decide_on is None else self.decide_on == "certified"
+
     @model_validator(mode="after")
     def _budget(self) -> Self:
         if self.decide_on == "certified" and not self.certified:
             raise ValueError("decide_on: certified needs certified: true")
-        if (self.false_alarms_per_night is None) != (self.stars is None):
-            raise ValueError("false_alarms_per_night and stars go together")
-        if self.false_alarms_per_night is not None:
-            if self.decide_on != "certified":
-                raise ValueError("false_alarms_per_night needs decide_on: certified")
+        limits = ("false_alarms_per_night", "false_discovery_rate")
+        given = [name for name in limits if getattr(self, name) is not None]
+        if bool(given) != (self.stars is not None):
+            raise ValueError(f"{given[0] if given else limits[0]} and stars go together")
+        for name in given:
+            if not self.certified_decides:
+                raise ValueError(f"{name} needs decide_on: certified")
             if self.log10_k is not None:
-                raise ValueError("give log10_k or false_alarms_per_night, not both")
+                raise ValueError(f"give log10_k or {name}, not both")
+        if len(given) > 1:
+            raise ValueError(f"give {given[0]} or {given[1]}, not both")
         return self

@@ -262,6 +262,22 @@ _INFERENCE = (
         known=("scan", "evidence", "posterior"),
     ),
     Metric(
+        "looks_total",
+        "counter",
+        (),
+        "windows whose K was certified, a third of a second each",
+        "far more than alerts: the noise of the stars is larger than the network learned; raise"
+        " alert.trigger_log10_k",
+    ),
+    Metric(
+        "looks_without_fit_total",
+        "counter",
+        (),
+        "windows whose K was to be certified and that could not be fitted: too few epochs, or none"
+        " that any lens explains; the next evaluation tries again",
+        "steady growth: see notFitted of alerts, and the errors and baselines of the input",
+    ),
+    Metric(
         "evaluations_lost_total",
         "counter",
         ("stage",),

@@ -33,6 +33,7 @@ from broker_filter.alerts.lifecycle import (
     evidence_of,
     published,
 )
+from broker_filter.alerts.threshold import Rule
 from broker_filter.inference.scorer import Scored, Scorer
 from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.batcher import Forgotten, Work
@@ -262,9 +263,11 @@ class Assessment:
             if self._rule.certified_decides:
                 return None
             certified = Certified()
+        if self._rule.certified_decides and certified.is_owed:
+            return None  # the event stays as it is until there is a K
         memory, key = window.memory, window.key
-        drawn = cache(lambda: self._drawn(window))
-        event, kind = self._moved_on(window, certified, drawn)
+        drawn, rule = cache(lambda: self._drawn(window)), self._rule_of(window)
+        event, kind = self._moved_on(window, certified, drawn, rule)
         if event is None or kind == "new":
             memory.epochs.pop(key, None)
         if event is None:
@@ -273,30 +276,42 @@ class Assessment:
         self._remember(window, others)
         alert = None
         if kind is not None:
-            alert = self._alert(window, others, certified, event, kind, times, drawn())
+            common = replace(
+                self._common, provenance=self._provenance_of(window), threshold=rule.threshold
+            )
+            alert = self._alert(window, others, certified, event, kind, times, drawn(), common)
             estimate = Estimate.of(drawn(), window.start)
             t0, t_einstein = alert.t0_mjd_tai, alert.interval("tE").median
             event = published(event, t0, t_einstein, alert.log10_k, alert.certified, estimate)
+        if not (window.is_open or event.closed):
+            memory.note_opened(window.start)
         memory.events[key] = event
         return alert
 
     def _moved_on(
-        self, window: Candidate, certified: Certified, drawn: Callable[[], Samples]
+        self, window: Candidate, certified: Certified, drawn: Callable[[], Samples], rule: Rule
     ) -> tuple[EventState | None, AlertState | None]:
         """The event after this window, and the kind of alert that is due."""
         log10_k = window.log10_k
-        if self._rule.certified_decides and certified.certification is not None:
-            log10_k = certified.certification.charged
+        if self._rule.certified_decides and (found := certified.certification) is not None:
+            # What was opened once has passed the bound; its later looks open nothing.
+            log10_k = found.log10_k if window.is_open else found.charged
         return decide(
             window.memory.events.get(window.key),
             log10_k,
             window.last_mjd,
             window.start,
-            self._rule,
+            rule,
             window_days=self._provenance.window_days,
             model_id=self._provenance_of(window).model_id,
             estimate=lambda: Estimate.of(drawn(), window.start),
         )
+
+    def _rule_of(self, window: Candidate) -> Rule:
+        """What K must pass: an open event the threshold, another what is needed to open one."""
+        if window.is_open:
+            return self._rule
+        return self._rule.after(window.memory.opened.get(window.start, 0))
 
     def _provenance_of(self, window: Candidate) -> Provenance:
         return self._surveys.get(window.key[0].lower(), self._provenance)
@@ -317,6 +332,7 @@ class Assessment:
         kind: AlertState,
         times: ProcessingTimes,
         drawn: Samples,
+        common: Common,
     ) -> Alert:
         certified = self._certifier.with_fit(window, certified)
         fit = self._certifier.fit_of_event(window, certified, ended=kind == "final")
@@ -335,7 +351,6 @@ class Assessment:
             noise=certified.noise,
             log10_k_lookalikes=self._scorer.log10_k_lookalikes(window.scored, window.row),
         )
-        common = replace(self._common, provenance=self._provenance_of(window))
         return build_alert(window.batch, window.row, found, drawn, times, common)
 
     def _judged(

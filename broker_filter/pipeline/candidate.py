@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
 
 from broker_filter.alerts.certifications import (
     Certification,
@@ -21,11 +25,14 @@ from broker_filter.alerts.lifecycle import (
 )
 from broker_filter.inference.scorer import Scored
 from broker_filter.pipeline.event_epochs import epochs_from_columns, epochs_to_columns
-from broker_filter.state.columns import Column
+from broker_filter.state.columns import Column, Columns, arrays_of, reading
 from broker_filter.state.partition import PartitionState, prefixed
 from broker_filter.types import StarEpochs, WindowBatch
 
 __all__ = ["Candidate", "Memory"]
+
+STARTS_KEPT: Final = 8
+"""A star is in the windows of four starts at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +51,16 @@ class Memory:
     counts : dict of EventKey to (int, float)
         Events of each star and band so far that were more than noise, and when the last of them
         opened (MJD TAI).
+    opened : dict of float to int
+        By the start of the window (MJD TAI) that opened them, events of all stars; of the latest
+        starts alone.
     """
 
     events: dict[EventKey, EventState] = field(default_factory=dict)
     epochs: dict[EventKey, StarEpochs] = field(default_factory=dict)
     certifications: dict[EventKey, Certification] = field(default_factory=dict)
     counts: dict[EventKey, tuple[int, float]] = field(default_factory=dict)
+    opened: dict[float, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: PartitionState) -> Memory:
@@ -59,6 +70,7 @@ class Memory:
             epochs_from_columns(state.part("epochs")),
             certifications_from_columns(state.part("look")),
             counts_from_columns(state.part("count")),
+            _opened_from_columns(state.part("opened")),
         )
 
     def columns(self) -> dict[str, Column]:
@@ -68,6 +80,7 @@ class Memory:
             **prefixed("epochs", epochs_to_columns(self.epochs)),
             **prefixed("look", certifications_to_columns(self.certifications)),
             **prefixed("count", counts_to_columns(self.counts)),
+            **prefixed("opened", _opened_to_columns(self.opened)),
         }
 
     def earlier_events(self, key: EventKey, opened_mjd: float) -> int:
@@ -78,6 +91,12 @@ class Memory:
     def count(self, key: EventKey, opened_mjd: float) -> None:
         """Count the event that opened then, once."""
         self.counts[key] = (self.earlier_events(key, opened_mjd) + 1, opened_mjd)
+
+    def note_opened(self, start: float) -> None:
+        """Count an event that a window with this start has opened."""
+        self.opened[start] = self.opened.get(start, 0) + 1
+        while len(self.opened) > STARTS_KEPT:
+            del self.opened[min(self.opened)]
 
     def holds(self, key: EventKey) -> bool:
         """Whether there is anything about a star and band."""
@@ -90,6 +109,22 @@ class Memory:
         self.certifications.pop(key, None)
         self.counts.pop(key, None)
         return event is not None and not event.closed
+
+
+def _opened_to_columns(opened: Mapping[float, int]) -> dict[str, Column]:
+    return {
+        "start": np.array(list(opened), np.float64),
+        "events": np.array(list(opened.values()), np.int64),
+    }
+
+
+def _opened_from_columns(columns: Columns) -> dict[float, int]:
+    """Nothing where a snapshot is older than these columns: then a few events open later."""
+    if not columns:
+        return {}
+    with reading("opened events"):
+        arrays = arrays_of(columns)
+        return dict(zip(arrays["start"].tolist(), arrays["events"].tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +151,18 @@ class Candidate:
     def last_mjd(self) -> float:
         """Last epoch, MJD TAI."""
         return float(self.batch.mjd_tai[self.row, self.batch.n[self.row] - 1])
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its star has an event that has not ended."""
+        event = self.memory.events.get(self.key)
+        return event is not None and not event.closed
+
+    @property
+    def certification(self) -> Certification | None:
+        """The last one of this very window."""
+        found = self.memory.certifications.get(self.key)
+        return found if found is not None and found.window_start == self.start else None
 
     def seed(self, base: int) -> int:
         """A seed from star and last epoch, so that a replay draws the same samples."""

@@ -30,6 +30,11 @@ class Certified:
     fit: Fit | NotFitted | None = None
 
     @property
+    def is_owed(self) -> bool:
+        """Whether a certification was due, and could not be had: there was nothing to fit."""
+        return self.certification is None and self.fit is not None
+
+    @property
     def claim(self) -> CertifiedK | None:
         """The certification as alerts carry it; none of epochs that cannot be fitted."""
         found = self.certification
@@ -86,22 +91,23 @@ class Certifier:
         """
         known, key = window.memory.certifications, window.key
         rule = self._options.rule
-        last = known.get(key)
-        if last is not None and last.window_start != window.start:
-            del known[key]
+        last, own = known.get(key), window.certification
         if not self._options.certified:
             return Certified()
         if rule.forgets(window.log10_k):
-            if key in known:
-                known[key] = known[key].voided
+            if own is None:
+                known.pop(key, None)
+            else:
+                known[key] = own.voided
             return Certified()
         # Where the window before had a certificate that counts, one of this takes its place.
-        moved_on = last is not None and key not in known and not last.is_void
+        moved_on = own is None and last is not None and not last.is_void
+        if own is None and not moved_on:
+            known.pop(key, None)
         worth_it = moved_on or window.log10_k >= rule.certify_from
-        if worth_it and is_due(last, window.log10_k, window.start):
+        if worth_it and is_due(own, window.log10_k, window.start, window.last_mjd):
             return self._certify(window)
-        found = known.get(key)
-        return Certified(None if found is None or found.is_void else found)
+        return Certified(None if own is None or own.is_void else own)
 
     def with_fit(self, window: Candidate, found: Certified) -> Certified:
         """The same with a fit of the window as it is: an alert's K and samples are of one run."""
@@ -133,22 +139,35 @@ class Certifier:
         return fit if isinstance(fit, Fit) else found.fit
 
     def _certify(self, window: Candidate) -> Certified:
-        """Fit a window; its K counts as one more certification."""
+        """Fit a window; its K counts as one more certification.
+
+        Where there is no fit, no K was looked at: nothing is counted, and the next evaluation of
+        the window tries again.
+        """
         epochs = window.batch.epochs(window.row)
         if window.key in window.memory.events:  # not from nights of the event itself
             epochs = with_history_of(epochs, window.memory.epochs.get(window.key))
         fit = self._fit(window, epochs, "certified")
-        # Epochs that say nothing leave the odds as they are.
-        found = (0.0, 0.0, 0.0)
-        if isinstance(fit, Fit):
-            k = fit.robust or fit
-            found = (k.log10_k, k.log10_k_error, k.effective_sample_size)
-        if not math.isfinite(found[0]):
-            raise ModelError(f"the fit gave log10 K = {found[0]}")
         known = window.memory.certifications
-        count = known[window.key].count + 1 if window.key in known else 1
-        certification = Certification(window.start, count, window.log10_k, *found)
+        before = window.certification
+        if isinstance(fit, NotFitted):
+            self._metrics.inc("looks_without_fit_total")
+            return Certified(None if before is None or before.is_void else before, fit)
+        k = fit.robust or fit
+        if not math.isfinite(k.log10_k):
+            raise ModelError(f"the fit gave log10 K = {k.log10_k}")
+        certification = Certification(
+            window.start,
+            1 if before is None else before.count + 1,
+            window.log10_k,
+            k.log10_k,
+            k.log10_k_error,
+            k.effective_sample_size,
+            window.last_mjd if before is None else min(before.first_mjd, window.last_mjd),
+            window.last_mjd,
+        )
         known[window.key] = certification
+        self._metrics.inc("looks_total")
         return Certified(certification, fit)
 
     def _fit(

@@ -149,7 +149,8 @@ def make_assessment(
         card_threshold=max(one.threshold for one in (entry, *entries.values())),
         window_days=entry.window_days,
     )
-    said = {"log10_k": round(rule.threshold, 3), "decide_on": alert.decide_on}
+    decides = "certified" if rule.certified_decides else "network"
+    said = {"log10_k": round(rule.after(0).threshold, 3), "decide_on": decides}
     _log.info("threshold", extra={"event": "threshold", **said})
     version = software_version()
 

@@ -52,6 +52,8 @@ SEEDS = {
     "nested": 9_013,
     "chains": 9_014,
     "surveys": 9_015,
+    "corners": 9_016,
+    "efficiency": 9_017,
 }
 """Seed of each set; never changed once an entry has been measured."""
 
@@ -87,16 +89,19 @@ class Proof:
     """How many events the fit is proved on.
 
     ``fits`` beside the flow, ``nested`` beside nested sampling, and ``chains`` beside emcee; each
-    takes about 0.3, 10 and 5 seconds.
+    takes about 0.3, 10 and 5 seconds. ``corners`` streams at each corner of the family of noise,
+    and ``skies`` events in each sky, go along the service's own path: 0.01 and 1 second each.
     """
 
     fits: int
     nested: int
     chains: int
+    corners: int
+    skies: int
 
 
-FULL_PROOF = Proof(2_000, 50, 20)
-QUICK_PROOF = Proof(20, 1, 1)
+FULL_PROOF = Proof(2_000, 50, 20, 20_000, 500)
+QUICK_PROOF = Proof(20, 1, 1, 40, 4)
 
 
 @dataclass(frozen=True, slots=True)

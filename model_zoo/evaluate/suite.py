@@ -26,7 +26,9 @@ from model_zoo.evaluate.measure.calibration import measure_calibration
 from model_zoo.evaluate.measure.cascade import measure_cascade
 from model_zoo.evaluate.measure.certified import measure_certified
 from model_zoo.evaluate.measure.chains import measure_chains
+from model_zoo.evaluate.measure.corners import measure_corners
 from model_zoo.evaluate.measure.detection import measure_detection
+from model_zoo.evaluate.measure.efficiency import measure_efficiency
 from model_zoo.evaluate.measure.exact import measure_exact
 from model_zoo.evaluate.measure.fits import measure_fits
 from model_zoo.evaluate.measure.nested import measure_nested
@@ -67,6 +69,7 @@ class Subject:
     sizes: Sizes
     quiet: bool = False
     proof: Proof = FULL_PROOF
+    entry: zoo.Entry | None = None
 
     @property
     def full(self) -> bool:
@@ -104,6 +107,21 @@ def _emcee(on: Subject) -> dict[str, Any]:
     return measure_chains(on.network, on.config, on.simulator, on.proof.chains, quiet=on.quiet)
 
 
+def _corners(on: Subject) -> dict[str, Any]:
+    return measure_corners(_filed(on), on.proof.corners, quiet=on.quiet)
+
+
+def _efficiency(on: Subject) -> dict[str, Any]:
+    return measure_efficiency(_filed(on), on.proof.skies, quiet=on.quiet)
+
+
+def _filed(on: Subject) -> zoo.Entry:
+    """The entry as a service loads it; a network in training has none yet."""
+    if on.entry is None:
+        raise ConfigError("this part needs an entry that is filed")
+    return on.entry
+
+
 def _speed(on: Subject) -> dict[str, Any]:
     sizes = FULL_SPEED if on.full else QUICK_SPEED
     return measure_speed(on.network, on.simulator, on.config["encoder"], sizes, quiet=on.quiet)
@@ -126,6 +144,8 @@ PARTS: dict[str, Callable[[Subject], dict[str, Any]]] = {
     "nested": _nested,
     "emcee": _emcee,
     "certified": _certified,
+    "corners": _corners,
+    "efficiency": _efficiency,
     "exact": _usual(measure_exact),
     "streams": _usual(measure_streams),
     "cascade": _usual(measure_cascade),
@@ -139,7 +159,7 @@ PARTS: dict[str, Callable[[Subject], dict[str, Any]]] = {
 CORE_PARTS = ("detection", "calibration", "posteriors")
 """What no card does without."""
 
-LONG_PARTS = ("nested", "emcee", "sharing", "toy")
+LONG_PARTS = ("nested", "emcee", "corners", "efficiency", "sharing", "toy")
 QUICK_PARTS = tuple(name for name in PARTS if name not in LONG_PARTS)
 
 PICTURES: dict[str, Callable[..., Any]] = {
@@ -248,7 +268,7 @@ def evaluate(
     held = _earlier(folder / "results.json", now)
     results = held | now if chosen else now | held
     proof = proof or (QUICK_PROOF if quick else FULL_PROOF)
-    subject = Subject(zoo.load(entry), entry.config, simulator, sizes, quiet, proof)
+    subject = Subject(zoo.load(entry), entry.config, simulator, sizes, quiet, proof, entry)
     folder.mkdir(parents=True, exist_ok=True)
     if "history" in entry.card.training:
         results["training"] = dict(entry.card.training)

@@ -17,25 +17,10 @@ from broker_filter.errors import TransientError
 from broker_filter.observe.metrics import Metrics
 from tests.pages import DEMO
 
-TAIL = [
-    {"k": 10.0, "observed": 1e-3},
-    {"k": 1000.0, "observed": 1e-5},
-    {"k": 10_000.0, "observed": 0.0},
-]
-
 
 class TestVerdict:
-    def test_expected_are_the_evaluations_times_the_rate_on_the_card(self):
-        found = expected_false_stars(TAIL, 3.0, evaluations=200_000, windows=10**9)
-        assert found == pytest.approx(2.0)
-
-    def test_where_nothing_was_seen_the_rate_of_a_lower_k_is_a_bound(self):
-        found = expected_false_stars(TAIL, 4.5, evaluations=200_000, windows=10**9)
-        assert found == pytest.approx(2.0)
-
-    @pytest.mark.parametrize("tail", [[], TAIL[1:]], ids=["no table", "begins above"])
-    def test_without_a_rate_k_itself_is_the_bound(self, tail):
-        assert expected_false_stars(tail, 2.0, evaluations=10**6, windows=700) == pytest.approx(7.0)
+    def test_expected_are_the_windows_over_k(self):
+        assert expected_false_stars(2.0, windows=700) == pytest.approx(7.0)
 
     @pytest.mark.parametrize("mean", [0.0, 0.3, 1.1, 2.4, 40.0])
     def test_a_run_as_good_as_stated_fails_with_the_stated_chance_at_most(self, mean):
@@ -113,7 +98,8 @@ def test_a_small_demo_on_the_embedded_broker(arguments, capsys):
     assert summary["failure"] is None
     assert summary["epochs"] > 12 * 1000
     assert summary["windows_evaluated"] > 12 * 100
-    assert 0 < summary["false_alert_stars_expected"] < 0.1
+    assert 0 < summary["false_alert_stars_expected"] < 0.2
+    assert summary["looks"] > 0
     filed = json.loads(DEMO.read_text())
     assert set(filed) == set(summary) | {"date", "machine"}
     assert filed["passed"]

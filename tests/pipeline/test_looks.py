@@ -9,14 +9,14 @@ import numpy as np
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.build import Provenance
-from broker_filter.alerts.threshold import Rule
+from broker_filter.alerts.threshold import Discovery, Rule
 from broker_filter.inference.scorer import Scored
 from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.assessment import Assessment
 from broker_filter.pipeline.batcher import Origin, Work
 from broker_filter.pipeline.options import AssessmentOptions
 from broker_filter.state.partition import PartitionState
-from broker_filter.types import Fit, SourceFit, StarEpochs, WindowBatch
+from broker_filter.types import Fit, NotFitted, SourceFit, StarEpochs, WindowBatch
 
 START = 60_000.0
 
@@ -29,6 +29,7 @@ class Script:
     certified: float = 0.0
     fits: list[float] = field(default_factory=list)
     t0: float = 9.0  # days after the window's start
+    not_fitted: bool = False
 
     def score(self, batch: WindowBatch) -> Scored:
         return Scored(np.full(len(batch), self.network), batch.t_start)  # type: ignore[arg-type]
@@ -48,9 +49,11 @@ class Script:
         *window: Any,
         samples: int,
         whole_event: bool = False,
-    ) -> Fit:
+    ) -> Fit | NotFitted:
         if not whole_event:  # no look at a window
             self.fits.append(t_start)
+        if self.not_fitted:
+            return NotFitted("not fitted: 3 usable epochs, 6 are needed")
         drawn = self.posterior(*window[:2], samples, window[2])
         sources = tuple(SourceFit(*name, 1, 0.8, 1.0, 1.0) for name in epochs.sources)
         shares = np.full((samples, len(sources)), 0.8, np.float32)
@@ -66,16 +69,25 @@ class Star:
         self.script: Any = Script()
         options = AssessmentOptions(rule, prior_odds=1e-6, samples=20)
         provenance = Provenance("script-0.0.1", "0" * 64, "0", 20.0)
+        self.metrics = Metrics()
         self.assessment = Assessment(
-            self.script, options, lambda u, _: 1 + 0 * u, provenance, Metrics()
+            self.script, options, lambda u, _: 1 + 0 * u, provenance, self.metrics
         )
         self.n = 5
 
-    def look(self, network: float, certified: float, start: float = START) -> list[Alert]:
+    def look(
+        self, network: float, certified: float, start: float = START, star: str = "s"
+    ) -> list[Alert]:
         self.script.network, self.script.certified = network, certified
         self.n += 1
-        work = Work(window(self.n, start), {}, [Origin()])
+        work = Work(window(self.n, start, star), {}, [Origin()])
         return self.assessment.assess(work, 0).alerts
+
+    def restart(self) -> None:
+        """Go on from a snapshot."""
+        columns = self.assessment.state(("", 0))
+        state = PartitionState(("", 0), {}, 20.0, "script-0.0.1", columns)
+        self.assessment.restore(("", 0), state)
 
     @property
     def counts(self) -> list[int]:
@@ -83,11 +95,11 @@ class Star:
         return np.asarray(columns["look/count"]).astype(int).tolist()
 
 
-def window(n: int, start: float) -> WindowBatch:
+def window(n: int, start: float, star: str = "s") -> WindowBatch:
     one = np.ones(1)
     return WindowBatch(
         slot=np.zeros(1, np.int64),
-        star=["s"],
+        star=[star],
         survey=["test"],
         band=["r"],
         coordinates=[None],
@@ -159,7 +171,67 @@ def test_a_median_that_moves_gives_an_update_from_memory_and_from_a_snapshot() -
     assert star.look(9.0, 9.0) == []
     star.script.t0 += 0.02  # its sigma is 0.01 d
     assert [alert.state for alert in star.look(9.0, 9.0)] == ["update"]
-    columns = star.assessment.state(("", 0))
-    star.assessment.restore(("", 0), PartitionState(("", 0), {}, 20.0, "script-0.0.1", columns))
+    star.restart()
     star.script.t0 += 0.02
     assert [alert.state for alert in star.look(9.0, 9.0)] == ["update"]
+
+
+def test_a_look_without_a_fit_is_repeated_and_counts_for_nothing() -> None:
+    """Nothing is lost where a window cannot be fitted: its next evaluation tries again."""
+    star = Star(Rule(3.0, trigger=1.0))
+    star.script.not_fitted = True
+    assert star.look(5.0, 9.0) == []
+    assert star.counts == []
+    assert star.look(5.0, 9.0) == []  # the network's K has not grown: it is due all the same
+    assert len(star.script.fits) == 2
+    assert star.metrics.value("looks_without_fit_total") == 2
+    star.script.not_fitted = False
+    (alert,) = star.look(5.0, 9.0)
+    assert alert.certified is not None
+    assert alert.certified.look == 1
+
+
+def test_an_event_stays_open_through_a_look_without_a_fit() -> None:
+    star = Star(Rule(3.0, trigger=1.0))
+    assert [a.state for a in star.look(5.0, 9.0)] == ["new"]
+    star.script.not_fitted = True
+    assert star.look(5.0, 9.0, START + 5) == []
+    star.script.not_fitted = False
+    # Still owed, though the network's K alone would not call for it.
+    assert [a.state for a in star.look(1.5, 9.0, START + 5)] == ["update"]
+    assert star.counts == [1]
+
+
+def test_updates_of_an_open_event_do_not_charge_it_to_death() -> None:
+    """Later looks open nothing, so an event that is as clear as it was stays open."""
+    star = Star(Rule(3.0, trigger=1.0))
+    states = [a.state for _ in range(60) for a in star.look(5.0, 3.5)]
+    assert states[0] == "new"
+    assert set(states[1:]) == {"update"}
+    assert star.counts[0] > 5
+
+
+def test_a_share_of_false_ones_lets_later_events_open_at_less() -> None:
+    """By the number of those that windows with the same start opened, also after a restart."""
+    charge = float(np.log10(2))
+    star = Star(Rule(3.0, trigger=1.0, discovery=Discovery(0.1, 1000)))
+    assert star.look(5.0, 3.9 + charge, star="a") == []
+    (first,) = star.look(5.0, 4.1 + charge, star="b")
+    assert first.log10_k_threshold == 4.0
+    assert star.look(5.0, 3.8 + charge, START + 5, star="c") == []  # another start
+    star.restart()
+    (second,) = star.look(5.0, 3.8 + charge, star="d")
+    assert second.log10_k_threshold < 3.7
+    assert star.look(5.0, 3.4 + charge, star="e") == []
+    # What is open goes on by the threshold, whatever others need to open.
+    (update,) = star.look(9.0, 9.0, star="b")
+    assert (update.state, update.log10_k_threshold) == ("update", 3.0)
+
+
+def test_where_an_alert_fails_no_event_is_counted() -> None:
+    star = Star(Rule(3.0, trigger=1.0, discovery=Discovery(0.1, 1000)))
+    star.script.t0 = float("nan")
+    assert star.look(5.0, 9.0, star="a") == []
+    star.script.t0 = 9.0
+    (alert,) = star.look(5.0, 9.0, star="b")
+    assert alert.log10_k_threshold == 4.0

@@ -21,7 +21,13 @@ from broker_filter.types import PARAMETERS
 from model_zoo.evaluate.draw.figures import allowed_log10_k
 from model_zoo.evaluate.report.fits import fit_tables, nested_tables
 from model_zoo.evaluate.report.markdown import cell, render, table
-from model_zoo.evaluate.report.tables import certified_tables, exact_tables, stream_tables
+from model_zoo.evaluate.report.tables import (
+    certified_tables,
+    corner_tables,
+    efficiency_tables,
+    exact_tables,
+    stream_tables,
+)
 from model_zoo.evaluate.sets import SEEDS, Sizes
 
 __all__ = ["PAPER", "about", "machine", "write_report"]
@@ -35,6 +41,8 @@ TITLES = {
     "exact": "K against exact evidence",
     "streams": "K over time",
     "certified": "Certified K",
+    "corners": "Certified K at the corners of the family of noise",
+    "efficiency": "What the family of noise finds",
     "cascade": "Windows that the network need not see",
     "surveys": "Long events in the cadence of surveys",
     "posteriors": "Posteriors",
@@ -345,4 +353,6 @@ SPECIAL: dict[str, Callable[[Part], list[str]]] = {
     "exact": exact_tables,
     "streams": stream_tables,
     "certified": _certified,
+    "corners": corner_tables,
+    "efficiency": efficiency_tables,
 }

@@ -7,7 +7,13 @@ from typing import Any
 
 from model_zoo.evaluate.report.markdown import render, table
 
-__all__ = ["certified_tables", "exact_tables", "stream_tables"]
+__all__ = [
+    "certified_tables",
+    "corner_tables",
+    "efficiency_tables",
+    "exact_tables",
+    "stream_tables",
+]
 
 Part = Mapping[str, Any]
 
@@ -63,3 +69,40 @@ def certified_tables(part: Part) -> list[str]:
     header = ["stars", "false alarms a night", "log10 K >=", "network finds", "certified finds"]
     rest = {key: part[key] for key in part if key not in ("budgets", "refined")}
     return [*table(header, budgets), *render(rest)]
+
+
+def corner_tables(part: Part) -> list[str]:
+    """Constant stars at the corners of the family, of ``measure_corners``."""
+    ks = [row["k"] for row in part["rows"][0]["tail"]]
+    header = ["constant stars with", "streams", "looked at", "highest log10 K", "mean K"]
+    header += [f"K >= {k:g}" for k in ks]
+    keys = ("name", "streams", "looked_at", "highest", "mean_k")
+    rows = [
+        [
+            *(row[key] for key in keys),
+            *(f"{t['count']} (below {t['below']:.2g})" for t in row["tail"]),
+        ]
+        for row in part["rows"]
+    ]
+    bounds = ["bound 1 / k", "", "", "", "1", *(f"{1 / k:.2g}" for k in ks)]
+    words = "Streams whose largest charged K reached k, and the 95 % upper limit of their share."
+    return [*table(header, [*rows, bounds]), words, ""]
+
+
+def efficiency_tables(part: Part) -> list[str]:
+    """What the family finds of events, of ``measure_efficiency``."""
+    header = ["events in", "looked at", "K > 3", "68 %", "K > 6.6", "68 %"]
+    header += ["lost of white K > 6.6", "68 %", "cost (dex, quartiles)"]
+    rows = []
+    for row in part["rows"]:
+        shares = (row[name] for name in ("found_3", "found_6_6", "lost_6_6"))
+        cells = [text for found in shares for text in _percent(found)]
+        rows.append([row["name"], row["looked_at"], *cells, row["cost_dex"]])
+    return table(header, rows)
+
+
+def _percent(found: Part) -> tuple[str, str]:
+    if found["share"] is None:
+        return "", ""
+    interval = f"{100 * found['low68']:.1f} to {100 * found['high68']:.1f}"
+    return f"{100 * found['share']:.1f} % of {found['n']}", interval

@@ -1,0 +1,167 @@
+"""Constant stars at the corners of the family of noise: how often certified K ever reaches k.
+
+The bound P(sup K >= k) <= 1/k holds at every member of the family, so it is tried at the corners,
+where it is easiest to break: errors that are too large or too small by the whole factor, no red
+noise or all of it, a baseline that is off by its error, or wrong epochs and a wrong night. A stream
+is one window of a star while it fills. The star is new to the filter, so that the family is that of
+its survey and not one from its own history.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
+
+from broker_filter.config import SurveyNoise
+from broker_filter.inference.noise_family import GROSS_EPOCH, GROSS_NIGHT
+from broker_filter.inference.zoo import Entry
+from broker_filter.types import FloatArray, Photometry
+from model_zoo.evaluate.measure.rates import clopper_pearson, upper_limit
+from model_zoo.evaluate.measure.service_path import ServicePath, one_star
+from model_zoo.evaluate.sets import SEEDS
+from model_zoo.progress import Progress
+
+__all__ = ["CORNERS", "Corner", "corner_star", "measure_corners"]
+
+FAMILY: Final = SurveyNoise()
+TAU_DAYS: Final = (0.05, 40.0)
+DAYS: Final = 20
+SITES: Final = 3
+PER_NIGHT: Final = 12
+CLEAR: Final = 0.6  # share of the nights
+SIGMA: Final = (0.003, 0.03)
+BASELINE: Final = 0.02
+POWERS: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Corner:
+    """One corner of the family.
+
+    Parameters
+    ----------
+    scale : float
+        Factor on the errors.
+    red_noise : float
+        Amplitude, in errors.
+    wrong : bool
+        Whether two epochs of each site and one night are wrong; if not, the baseline is poor.
+    """
+
+    scale: float
+    red_noise: float
+    wrong: bool
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        rest = "wrong epochs and night" if self.wrong else "poor baseline"
+        return f"errors x {self.scale:g}, red noise {self.red_noise:g}, {rest}"
+
+
+CORNERS: Final = tuple(
+    Corner(*each) for each in product(FAMILY.error_scale, (0.0, FAMILY.red_noise), (False, True))
+)
+
+
+def corner_star(corner: Corner, rng: np.random.Generator) -> list[Photometry]:
+    """A constant star, seen by one to three sites, each with noise of its own."""
+    sites = int(rng.integers(1, SITES + 1))
+    return [_site(corner, str(site), rng) for site in range(sites)]
+
+
+def _site(corner: Corner, name: str, rng: np.random.Generator) -> Photometry:
+    nights = np.flatnonzero(rng.random(DAYS) < CLEAR)
+    hours = np.sort(rng.uniform(0.1, 0.45, (len(nights), PER_NIGHT)), axis=1)
+    t = (nights[:, None] + hours).ravel()
+    n, sigma = len(t), float(np.exp(rng.uniform(*np.log(SIGMA))))
+    noise = corner.scale * rng.standard_normal(n)
+    noise += corner.red_noise * _red_noise(t, float(np.exp(rng.uniform(*np.log(TAU_DAYS)))), rng)
+    if corner.wrong and n:
+        chosen = rng.choice(n, min(2, n), replace=False)
+        noise[chosen] += 2 * GROSS_EPOCH * rng.standard_normal(len(chosen))
+        noise[np.floor(t) == rng.choice(nights)] += 2 * GROSS_NIGHT * rng.standard_normal()
+    error = 0.1 * sigma if corner.wrong else BASELINE
+    catalogue = 1 + error * float(rng.standard_normal())
+    flux = 1 + sigma * noise
+    sigmas = np.full(n, sigma)
+    return one_star(t, flux, sigmas, (catalogue, error), survey="ground", source=name)
+
+
+def _red_noise(t: FloatArray, tau: float, rng: np.random.Generator) -> FloatArray:
+    """Ornstein-Uhlenbeck noise of variance 1."""
+    kept = np.exp(-np.diff(t, prepend=-np.inf) / tau)
+    kicks = np.sqrt(1 - np.square(kept)) * rng.standard_normal(len(t))
+    for i in range(1, len(t)):
+        kicks[i] += kept[i] * kicks[i - 1]
+    return np.asarray(kicks)
+
+
+def measure_corners(entry: Entry, streams: int, *, quiet: bool = False) -> dict[str, Any]:
+    """Send constant stars of each corner along the service's own path.
+
+    Parameters
+    ----------
+    entry : Entry
+    streams : int
+        Of each corner, at least.
+
+    Returns
+    -------
+    dict
+        ``rows``, one a corner: its ``name``, ``stars``, ``streams``, how many were looked at and
+        how often, ``highest`` charged log10 K, mean of the largest charged K (``mean_k``), and
+        ``tail``: by k how many streams reached it, and the 95 % upper limit of their share.
+    """
+    path = ServicePath(entry, every_days=0.5)
+    rows = []
+    for i, corner in enumerate(CORNERS):
+        rng = np.random.default_rng([SEEDS["corners"], i])
+        rows.append(_corner_row(corner, path, streams, rng, quiet=quiet))
+    return {"streams": streams, "holds": all(row["holds"] for row in rows), "rows": rows}
+
+
+def _corner_row(
+    corner: Corner, path: ServicePath, streams: int, rng: np.random.Generator, *, quiet: bool
+) -> dict[str, Any]:
+    # A star lives for as long as a window: it is in the four that begin up to then.
+    stars, windows = -(-streams // 4), 4
+    top: list[float] = []
+    looks = 0
+    with Progress(corner.name, stars, "stars", quiet=quiet) as shown:
+        for _ in range(stars):
+            highest: defaultdict[float, float] = defaultdict(lambda: -np.inf)
+            for look in path(corner_star(corner, rng)):
+                highest[look.window_start] = max(highest[look.window_start], look.family)
+                looks += 1
+            top += highest.values()
+            shown.add(1)
+    n, found = stars * windows, np.array(top)
+    tail = [_tail(int((found >= power).sum()), n, 10.0**power) for power in POWERS]
+    return {
+        "name": corner.name,
+        "stars": stars,
+        "streams": n,
+        "looked_at": len(top),
+        "looks": looks,
+        "highest": float(found.max(initial=-np.inf)) if len(top) else None,
+        "mean_k": float((10.0**found).sum() / n),
+        "tail": tail,
+        "holds": all(row["holds"] for row in tail),
+    }
+
+
+def _tail(count: int, n: int, k: float) -> dict[str, float]:
+    """How many streams reached k; ``holds`` unless the bound is too low for that by any doubt."""
+    low, _ = clopper_pearson(count, n)
+    return {
+        "k": round(k, 3),
+        "count": count,
+        "below": upper_limit(count, n),
+        "bound": 1 / k,
+        "holds": bool(low <= 1 / k),
+    }
