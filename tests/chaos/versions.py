@@ -6,17 +6,18 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from broker_filter.alerts.alert import Alert
 from tests.chaos.lab import Case, Lab, Result
 from tests.integration.harness import settings_of
-from tests.integration.outcome import Outcome, Verdict, with_other_model
+from tests.integration.outcome import Outcome, Verdict, one_after_the_other
 
 __all__ = ["VERSIONS", "SkippedError"]
 
 OLD_CODE = "5f5da7f"
-OTHER_MODEL = "fspl-paper-1.0.0"
+OTHER_MODEL = "fspl-roman-1.1.0"
 SHARE = 0.5
 DIFFERENT = {"log10_k", "certified", "samples", "light curve", "n_epochs", "first_epoch_mjd_tai"}
 """What newer code says otherwise on purpose: it fits the whole event, and certifies by that fit."""
@@ -31,26 +32,29 @@ class SkippedError(Exception):
 
 
 def other_model(lab: Lab) -> Result:
-    """Half of the archive by one model, the rest by another from its snapshots."""
-    with lab.trial(model={"id": OTHER_MODEL, "threads": 1}) as (run, stream):
-        stream.to(SHARE)
-        first = run.start("a")
-        place = round(SHARE * len(run.archive.messages))
-        ends = run.archive.until(place).ends
-        run.until(lambda: run.committed() == ends)
-        assert first.stop() == 0, run.logs()
-        del run.sections["model"]
-        second = run.start("a")
-        lab.end(run, stream, second)
-        outcomes = {line["outcome"] for line in second.lines() if line.get("event") == "restored"}
-        assert outcomes == {"snapshot"}, run.logs()
-        tree = settings_of({"model": {"id": OTHER_MODEL, "threads": 1}})
-        expected = with_other_model(run.archive, place, tree, run.archive.settings)
-        kept = expected.events(OTHER_MODEL) & expected.events(run.archive.settings.model.id)
+    """The archive by one model, then by another from its snapshots, and back again."""
+    with lab.trial() as (run, stream):
+        ours = run.archive.settings
+        model = {"id": OTHER_MODEL, "threads": 1}
+        other = settings_of({"alert": ours.alert.model_dump(), "model": model})
+        messages = len(run.archive.messages)
+        stages = [
+            (round(share * messages), settings)
+            for share, settings in ((0.4, ours), (0.7, other), (1.0, ours))
+        ]
+        for place, settings in stages:
+            run.sections["model"] = settings.model.model_dump(exclude_unset=True)
+            stream.to(place / messages)
+            filter_, ends = run.start("a"), run.archive.until(place).ends
+            run.until(partial(lambda ends: run.committed() == ends, ends))
+            assert filter_.stop() == 0, run.logs()
+            how = {line["outcome"] for line in filter_.lines() if line.get("event") == "restored"}
+            assert how == {"new" if place == stages[0][0] else "snapshot"}, run.logs()
+        expected = one_after_the_other(run.archive, stages)
+        kept = expected.events(OTHER_MODEL) & expected.events(ours.model.id)
         assert kept, "no event was open at the change"
-        return run.verdict(
-            expected
-        ), f"{OTHER_MODEL} at first; {len(kept)} open events kept their ids"
+        said = f"{ours.model.id}, {OTHER_MODEL} and back; {len(kept)} open events kept their ids"
+        return run.verdict(expected), said
 
 
 def upgrade(lab: Lab) -> Result:

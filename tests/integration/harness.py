@@ -314,13 +314,15 @@ class Trial:
         *,
         module: Sequence[str] = FILTER,
         code: Path | None = None,
+        environment: dict[str, str] | None = None,
         **kafka: Any,
     ) -> Filter:
         """Start a filter process (see `Filter`); a ``member`` has a fixed name in the group."""
         config = (self.folder / f"{self.name}-{len(self.filters)}.yaml").absolute()
         config.write_text(yaml.safe_dump(self.settings(member, **kafka)))
         log = config.with_suffix(".log")
-        made = Filter(config, log, self.environment, module, code, forks=self._forks)
+        variables = {**self.environment, **(environment or {})}
+        made = Filter(config, log, variables, module, code, forks=self._forks)
         self.filters.append(made)
         return self.filters[-1]
 

@@ -26,7 +26,7 @@ from broker_filter.types import DeadLetter, Message, Partition
 if TYPE_CHECKING:
     from tests.integration.harness import Archive
 
-__all__ = ["Letter", "Outcome", "Verdict", "compare", "undisturbed", "with_other_model"]
+__all__ = ["Letter", "Outcome", "Verdict", "compare", "one_after_the_other", "undisturbed"]
 
 STEP = 500
 """Messages of one step of the undisturbed run."""
@@ -79,12 +79,16 @@ def undisturbed(archive: Archive, settings: Settings | None = None) -> Outcome:
     return _Run(settings or archive.settings).take(archive.messages)
 
 
-def with_other_model(archive: Archive, place: int, first: Settings, then: Settings) -> Outcome:
-    """The outcome where a filter of other settings goes on from a place in the archive."""
-    before, after = _Run(first), _Run(then)
-    outcome = before.take(archive.messages[:place])
-    after.restore(before.states())
-    return outcome + after.take(archive.messages[place:])
+def one_after_the_other(archive: Archive, stages: Sequence[tuple[int, Settings]]) -> Outcome:
+    """The outcome where filters of other settings go on, each up to a place in the archive."""
+    outcome, first = Outcome(), 0
+    states: dict[Partition, PartitionState] = {}
+    for last, settings in stages:
+        run = _Run(settings)
+        run.restore(states)
+        outcome += run.take(archive.messages[first:last])
+        first, states = last, run.states()
+    return outcome
 
 
 class _Run:
