@@ -42,7 +42,8 @@ def _peak(alert: Alert) -> tuple[str, ...]:
     ago = "" if days > 0 else " ago"
     when = f"{abs(days):.1f} d{ago} (+-{(t0.p84 - t0.p16) / 2:.1g})"
     magnitude = alert.magnitude_peak
-    at = "" if magnitude is None else f" at {alert.magnitude_band} = {magnitude:.1f}"
+    band = "magnitude" if alert.magnitude_band in ("", "-") else f"{alert.magnitude_band} ="
+    at = "" if magnitude is None else f" at {band} {magnitude:.1f}"
     return ("rising", f"peaks in {when}{at}") if days > 0 else ("falling", f"peaked {when}{at}")
 
 

@@ -25,6 +25,7 @@ Baseline = float | tuple[float, float] | Literal["median"] | None
 """Flux of the quiet star, alone or with its 1-sigma error; the median; or None: not given."""
 
 DAYS_1970: Final = 40587.0
+PAIR: Final = 2
 
 
 def photometry_of(
@@ -110,7 +111,7 @@ def _labels(table: Any, role: Role) -> list[str] | None:  # noqa: ANN401  any ki
 def _mjd_tai(time: Any, time_system: str) -> FloatArray:  # noqa: ANN401  an array or astropy's Time
     if hasattr(time, "tai"):
         return flat("time", time.tai.mjd)
-    system = TIME_SYSTEMS.get(time_system.upper())
+    system = TIME_SYSTEMS.get(str(time_system).upper())
     if system is None:
         raise SchemaError(f"time_system {time_system!r} is none of {', '.join(TIME_SYSTEMS)}")
     time = quantity(time)
@@ -145,12 +146,17 @@ def _stated_level(
         if baseline != "median":
             raise SchemaError(f"baseline {baseline!r} is neither a number nor 'median'")
         return None
-    level, error = baseline if isinstance(baseline, tuple) else (baseline, np.nan)
+    pair = baseline if isinstance(baseline, tuple | list) else (baseline, np.nan)
+    if len(pair) != PAIR:
+        raise SchemaError(f"baseline holds {len(pair)} values: a flux and its error are needed")
+    level, error = pair
     level = _in_unit(level, unit)
     error = _in_unit(error, getattr(level, "unit", None))
     value, sigma = flux_values(level, error, zero_point)
-    if not value[0] > 0:
-        raise SchemaError(f"baseline {value[0]:g} is not above 0")
+    if not 0 < value[0] < np.inf:
+        raise SchemaError(f"baseline {value[0]:g} is not above 0, or not finite")
+    if sigma[0] < 0:
+        raise SchemaError(f"the baseline's error {sigma[0]:g} is below 0")
     return float(value[0]), float(sigma[0])
 
 
@@ -159,9 +165,9 @@ def _in_unit(value: Any, unit: Any) -> Any:  # noqa: ANN401  a number, or astrop
 
 
 def _names(what: str, given: str | Sequence[str] | None, n: int, default: str) -> list[str]:
-    if given is None or isinstance(given, str):
-        return [default if given is None else given] * n
-    names = [str(name) for name in given]
+    if given is None or isinstance(given, str) or not hasattr(given, "__iter__"):
+        return [default if given is None else str(given)] * n
+    names = [default if name is None else str(name) for name in given]
     if len(names) != n:
         raise SchemaError(f"{what} holds {len(names)} names, and there are {n} epochs")
     return names

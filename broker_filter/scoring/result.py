@@ -12,6 +12,7 @@ import numpy as np
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.parts import Best, CertifiedK, Rival, Verdict
 from broker_filter.alerts.words import in_words
+from broker_filter.observe.text import printable
 from broker_filter.types import FloatArray, StarId
 
 if TYPE_CHECKING:
@@ -124,9 +125,9 @@ class Result:
 
     def __str__(self) -> str:
         rejected = "".join(f", {count} {why}" for why, count in sorted(self.rejected.items()))
-        head = f"{self.star}: {self.epochs} epochs{rejected}; "
+        head = f"{printable(self.star)}: {self.epochs} epochs{rejected}; "
         if not len(self.last_epoch):
-            return f"{head}no window has the 10 epochs that K needs"
+            return f"{head}no window has what K needs: 10 epochs, and a baseline above 0"
         if np.isnan(self.log10_k):
             return f"{head}log10 K below {self.threshold:.2f} by the matched filter alone"
         text = f"{head}log10 K {self.log10_k:.2f}, threshold {self.threshold:.2f}"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from broker_filter.alerts.threshold import make_rule
 from broker_filter.config import Settings
+from broker_filter.errors import SchemaError
 from broker_filter.inference.scorer import Scored, Scorer
 from broker_filter.observe.metrics import Metrics
 from broker_filter.photometry.usable import Limits, accept
@@ -76,15 +77,19 @@ class StarScorer:
             for i, record in enumerate(stream.read(lambda _: None))
         ]
         try:
-            alerts = self._pipeline.step(messages, clock.time(), flush=True).alerts
+            found = self._pipeline.step(messages, clock.time(), flush=True)
         finally:
             self._pipeline.intake.drop([WHERE])
             self._pipeline.assessment.drop([WHERE])
         rejected |= {
             why: int(n - before[why]) for why, n in self._counts().items() if n > before[why]
         }
+        if found.dead_letters:
+            raise SchemaError(f"the service would not take it: {found.dead_letters[0].detail}")
         epochs = sum(map(len, parts))
-        return Result(star, self._threshold, *watch.columns(), tuple(alerts), epochs, rejected)
+        return Result(
+            star, self._threshold, *watch.columns(), tuple(found.alerts), epochs, rejected
+        )
 
     def _counts(self) -> dict[str, float]:
         return {why: self._metrics.value("points_inserted_total", outcome=why) for why in _COUNTED}

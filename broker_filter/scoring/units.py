@@ -18,6 +18,8 @@ from broker_filter.types import FloatArray
 __all__ = ["converted", "flat", "flux_values", "quantity"]
 
 MAG_OF_DEX: Final = -2.5
+MOST_MAGNITUDES: Final = 75.0
+"""How far from the zero point magnitudes may be: 30 decades of flux."""
 
 
 def flux_values(
@@ -74,7 +76,7 @@ def _unitless(
     if zero_point is not None:
         magnitudes = flux if unit is None else converted("flux", flux, "mag")
         value, sigma = _pair(magnitudes, _mags(error))
-        return _of_magnitudes(flux_of(value, zero_point), sigma)
+        return _of_magnitudes(_flux_of(value, zero_point), sigma)
     if unit is not None:
         raise SchemaError(
             f"flux is in {unit}: give zero_point, the magnitude of 1 nJy, 31.4 for AB"
@@ -119,7 +121,21 @@ def _mags(error: Any) -> Any:  # noqa: ANN401
 
 
 def _of_magnitudes(flux: FloatArray, sigma: FloatArray) -> tuple[FloatArray, FloatArray]:
-    return flux, flux_error(flux, sigma)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return flux, flux_error(flux, sigma)
+
+
+def _flux_of(magnitudes: FloatArray, zero_point: float) -> FloatArray:
+    known = magnitudes[np.isfinite(magnitudes)]
+    if not np.isfinite(zero_point):
+        raise SchemaError(f"zero_point {zero_point} is no magnitude")
+    if known.size and abs(typical := float(np.median(known)) - zero_point) > MOST_MAGNITUDES:
+        raise SchemaError(
+            f"values around {typical + zero_point:.4g} are no magnitudes: leave zero_point out for"
+            " a flux"
+        )
+    with np.errstate(over="ignore"):  # a wrong value becomes infinite, and is counted as such
+        return flux_of(magnitudes, zero_point)
 
 
 def _pair(flux: Any, error: Any) -> tuple[FloatArray, FloatArray]:  # noqa: ANN401
@@ -172,6 +188,8 @@ def flat(name: str, values: Any) -> NDArray[np.float64]:  # noqa: ANN401  anythi
     SchemaError
         Something in it is no number, or it has more than one dimension.
     """
+    if np.iscomplexobj(values):
+        raise SchemaError(f"{name} holds complex numbers")
     try:
         if hasattr(values, "filled"):  # of numpy.ma and astropy
             values = values.astype(np.float64).filled(np.nan)

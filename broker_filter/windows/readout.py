@@ -103,7 +103,7 @@ class Reading:
         error = np.zeros(len(total))
         for d in range(self.units.error.shape[1]):
             share = np.where(self.which == d, weight, 0).sum(axis=1) / np.where(total > 0, total, 1)
-            error += np.where(share > 0, share * self.units.error[:, d], 0) ** 2
+            error += (share * np.where(share > 0, self.units.error[:, d], 0)) ** 2
         return np.sqrt(error)
 
 

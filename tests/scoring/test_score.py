@@ -28,6 +28,7 @@ FLUX = 1000 + 10 * np.random.default_rng(4).standard_normal(len(TIME))
 ERROR = np.full(len(TIME), 10.0)
 PLAIN: dict[str, Any] = {"star": 1, "survey": "own", "band": None, "source": None, "flags": None}
 PLAIN |= {"baseline": 1000.0, "time_system": "mjd_tai", "zero_point": None}
+DARK = PLAIN | {"baseline": None}
 
 
 def settings(entry: Path) -> Any:
@@ -97,6 +98,25 @@ def test_order_of_rows_does_not_matter_and_what_is_unusable_is_counted() -> None
 
 
 @pytest.mark.usefixtures("own")
+def test_a_hostile_name_is_printed_without_control_characters(scorer: StarScorer) -> None:
+    result = scorer(parts(star="\x1b[31m\n<b>"))
+    assert result.star == "\x1b[31m\n<b>"
+    assert str(result).startswith("?[31m?<b>: 60 epochs")
+
+
+def test_a_wrong_magnitude_costs_its_epoch_alone() -> None:
+    magnitudes = np.full(len(TIME), 20.0)
+    magnitudes[3] = -999.0
+    found = photometry_of(TIME, magnitudes, ERROR / 1000, **DARK | {"zero_point": 31.4})[0]
+    assert np.isinf(found.flux[3])
+    assert np.isfinite(np.delete(found.flux, 3)).all()
+
+
+def test_a_star_without_light_has_no_k(scorer: StarScorer) -> None:
+    for flux in (-FLUX, 0 * FLUX):
+        assert "baseline above 0" in str(scorer(photometry_of(TIME, flux, ERROR, **DARK)))
+
+
 def test_too_few_epochs_have_no_k() -> None:
     found = score(TIME[:9], FLUX[:9], ERROR[:9])
     assert np.isnan(found.log10_k)
@@ -197,6 +217,15 @@ def test_columns_of_a_table_tell_bands_and_sites_apart_and_stars_are_refused() -
         (TIME, FLUX, ERROR, {"time_system": "days"}, "none of HJD"),
         (TIME, FLUX, ERROR, {"baseline": -1.0}, "not above 0"),
         (TIME, FLUX, ERROR, {"baseline": "mean"}, "neither a number nor 'median'"),
+        (TIME, FLUX, ERROR, {"baseline": np.inf}, "not finite"),
+        (TIME, FLUX, ERROR, {"baseline": (1000.0, -1.0)}, "error -1 is below 0"),
+        (TIME, FLUX, ERROR, {"baseline": (1.0, 2.0, 3.0)}, "3 values"),
+        (TIME, FLUX, ERROR, {"zero_point": 31.4}, "no magnitudes: leave zero_point out"),
+        (TIME, FLUX, ERROR, {"zero_point": np.nan}, "zero_point nan"),
+        (TIME, FLUX, ERROR, {"survey": "x" * 65}, "survey has 65 characters"),
+        (TIME, FLUX, ERROR, {"star": "\ud800"}, "star id is no text"),
+        (TIME, FLUX, ERROR, {"time_system": None}, "none of HJD"),
+        (TIME, FLUX + 1j, ERROR, {}, "complex"),
         (TIME, FLUX, ERROR, {"band": ["r"]}, "1 names"),
         (TIME, FLUX, ERROR, {"flags": np.ones(60, np.int64)}, "60 flagged"),
         (TIME, np.full(len(TIME), np.nan), ERROR, {}, "none of the 60 epochs"),
