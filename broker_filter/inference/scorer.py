@@ -166,7 +166,8 @@ class Scorer:
             part = batch if len(own) == len(batch) else batch.take(own)
             for bucket, rows in by_bucket(part, model.buckets, self.chunk):
                 ln_k, s = self._evaluate(model, *self._input(part, rows, bucket))
-                scored.log10_k[own[rows]] = ln_k[: len(rows)].double().cpu().numpy() / LN_10
+                log10_k = ln_k[: len(rows)].double().cpu().numpy() / LN_10
+                scored.log10_k[own[rows]] = model.entry.rescaled(log10_k)
                 scored.summary[torch.from_numpy(own[rows]), : model.width] = s[: len(rows)]
 
     def settled(self, batch: WindowBatch, log10_k: float) -> NDArray[np.bool_]:

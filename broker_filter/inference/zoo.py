@@ -27,7 +27,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from broker_filter.errors import ModelError
+from broker_filter.inference.scale import rescaled
 from broker_filter.observe.text import markdown_table
+from broker_filter.types import FloatArray
 
 if TYPE_CHECKING:  # entries are listed and verified where torch is not installed, too
     from torch import Tensor
@@ -106,6 +108,11 @@ class Entry:
     def threshold(self) -> float:
         """The card's alert threshold in log10 K."""
         return float(self.card.gate["log10_k"])
+
+    def rescaled(self, log10_k: FloatArray) -> FloatArray:
+        """The network's log10 K, shape (n,), on the card's scale, where it has one."""
+        scale = self.card.outputs.get("log10_k_scale")
+        return log10_k if scale is None else rescaled(log10_k, scale)
 
 
 def model_ids() -> list[str]:

@@ -33,6 +33,7 @@ from model_zoo.evaluate.measure.exact import measure_exact
 from model_zoo.evaluate.measure.fits import measure_fits
 from model_zoo.evaluate.measure.nested import measure_nested
 from model_zoo.evaluate.measure.posteriors import measure_posteriors
+from model_zoo.evaluate.measure.scale import measure_scale
 from model_zoo.evaluate.measure.sharing import FULL_SHARING, QUICK_SHARING, measure_sharing
 from model_zoo.evaluate.measure.speed import FULL_SPEED, QUICK_SPEED, measure_speed
 from model_zoo.evaluate.measure.streams import measure_streams
@@ -122,6 +123,10 @@ def _filed(on: Subject) -> zoo.Entry:
     return on.entry
 
 
+def _scale(on: Subject) -> dict[str, Any]:
+    return measure_scale(on.network, on.config, on.simulator, on.proof.scale, quiet=on.quiet)
+
+
 def _speed(on: Subject) -> dict[str, Any]:
     sizes = FULL_SPEED if on.full else QUICK_SPEED
     return measure_speed(on.network, on.simulator, on.config["encoder"], sizes, quiet=on.quiet)
@@ -143,6 +148,7 @@ PARTS: dict[str, Callable[[Subject], dict[str, Any]]] = {
     "fit": _fit,
     "nested": _nested,
     "emcee": _emcee,
+    "scale": _scale,
     "certified": _certified,
     "corners": _corners,
     "efficiency": _efficiency,
@@ -332,6 +338,9 @@ def card_figures(results: Mapping[str, Any]) -> dict[str, Any]:
         names = ("n_posterior", *ACCURACY, "median_abs_error", "r")
         figures |= {name: part[name] for name in names}
     figures |= _fit_figures(results)
+    if "scale" in results:
+        part = results["scale"]
+        figures["scale"] = {key: part[key] for key in ("n_events", "before", "after")}
     if "certified" in results:
         figures |= {
             "tpr_certified_6_6": results["certified"]["tpr_certified_6_6"],

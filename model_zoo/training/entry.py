@@ -103,6 +103,9 @@ def refile(entry: Entry, results: Mapping[str, Any]) -> Card:
     part = results.get("calibration")
     gate = entry.card.gate if part is None else gate_of(part)
     changes = {"evaluation": figures, "gate": gate, "limits": _limits(config)}
+    if "scale" in results:
+        scale = results["scale"]["scale"]
+        changes["outputs"] = entry.card.outputs | {"log10_k_scale": scale}
     card = entry.card.model_copy(update=changes)
     stored = load_file(entry.path / FILES[1])
     write_entry(entry.path, load(entry), entry.config, card, stored["x"], stored["baseline_error"])

@@ -49,6 +49,7 @@ TITLES = {
     "fit": "Fit and flow",
     "nested": "Fit against nested sampling",
     "emcee": "Fit against emcee",
+    "scale": "Scale of the network's K",
     "sharing": "Sharing the encoder",
     "toy": "Toy problem",
     "speed": "Speed",
