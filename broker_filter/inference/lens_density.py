@@ -7,8 +7,9 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from scipy.special import log_ndtr, logsumexp
+from scipy.special import log_ndtr
 
+from broker_filter.inference.log_sum import log_sum
 from broker_filter.inference.noise_family import NoiseFamily, SourceLight
 from broker_filter.inference.red_noise import absorbed
 from broker_filter.types import FloatArray
@@ -83,7 +84,7 @@ class LensDensity:
         log_p = taken - 0.5 * few[..., 0, 0] - 0.5 * noise.log_determinant
         log_p += self._log_share - self._n * np.log(self._scale)[:, None]
         each = log_p[..., None] + log_mean_over_f_s(a, b, self._edges)
-        return np.asarray(logsumexp(each.reshape(-1, each.shape[-1]), axis=0))
+        return np.asarray(log_sum(each.reshape(-1, each.shape[-1]), axis=0))
 
 
 def _mixed_scales(family: NoiseFamily) -> tuple[FloatArray, FloatArray]:
@@ -119,7 +120,7 @@ def log_mean_over_f_s(a: FloatArray, b: FloatArray, edges: FloatArray) -> FloatA
         _log_normal_between((low - centre) * root, (high - centre) * root) - math.log(high - low)
         for low, high in pairwise(edges.tolist())
     ]
-    mean = logsumexp(steps, axis=0) - math.log(len(steps))
+    mean = log_sum(steps) - math.log(len(steps))
     return np.asarray(mean + 0.5 * b * centre + 0.5 * math.log(2 * math.pi) - np.log(root))
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
-from scipy.special import logsumexp
 
 from broker_filter.inference.lens_density import log_mean_over_f_s
+from broker_filter.inference.log_sum import log_sum
 from broker_filter.inference.rival_noise import SourceNoise
 from broker_filter.types import FloatArray
 
@@ -109,7 +109,7 @@ class AnySign:
             solved = np.linalg.solve(grown, size**2 * mixed[..., None])[..., 0]
             gain = 0.5 * (mixed * solved).sum(-1) - 0.5 * np.linalg.slogdet(grown)[1]
             each.append(gain)
-        return np.asarray(logsumexp(each, axis=0) - math.log(len(each)))
+        return np.asarray(log_sum(each) - math.log(len(each)))
 
 
 def log_marginal(noise: SourceNoise, columns: FloatArray, amplitude: Amplitude) -> FloatArray:
@@ -118,7 +118,7 @@ def log_marginal(noise: SourceNoise, columns: FloatArray, amplitude: Amplitude) 
     Averaged over the noises; see `log_by_noise`.
     """
     by_noise = log_by_noise(noise, columns, amplitude)
-    return np.asarray(logsumexp(by_noise + noise.log_share[:, None], axis=0))
+    return np.asarray(log_sum(by_noise + noise.log_share[:, None], axis=0))
 
 
 def log_by_noise(noise: SourceNoise, columns: FloatArray, amplitude: Amplitude) -> FloatArray:
@@ -140,7 +140,7 @@ def log_by_noise(noise: SourceNoise, columns: FloatArray, amplitude: Amplitude) 
     log_k = centre[..., None] + math.sqrt(2) * width * nodes
     log_p = _log_given_k(noise, gram, mixed, amplitude, log_k) + noise.prior.log_density(log_k)
     log_weight = np.log(weights) + nodes**2 + math.log(math.sqrt(2) * width)
-    return np.asarray(logsumexp(log_p + log_weight, axis=-1))
+    return np.asarray(log_sum(log_p + log_weight, axis=-1))
 
 
 def _width(noise: SourceNoise) -> float:

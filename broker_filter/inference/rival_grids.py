@@ -9,8 +9,8 @@ from itertools import combinations
 from typing import Final
 
 import numpy as np
-from scipy.special import logsumexp
 
+from broker_filter.inference.log_sum import log_sum
 from broker_filter.inference.noise_family import SourceLight
 from broker_filter.inference.rival_amplitude import (
     AnySign,
@@ -87,7 +87,7 @@ def smooth(lights: Sequence[SourceLight], prior: NoisePrior) -> Found:
     log_p = sum(log_by_noise(noise, _none(noise), _QUIET)[:, 0] for noise in noises)
     best = int(np.argmax(log_p))
     found = [_smoothed(light, prior, processes[best]) for light in lights]
-    total = float(logsumexp(log_p)) - math.log(len(processes))
+    total = float(log_sum(log_p)) - math.log(len(processes))
     amplitude, tau = processes[best]
     return Found(total, 0.0, {"amplitude": amplitude, "tau": tau}, *joined(found))
 
@@ -128,7 +128,7 @@ def artefact(noises: Sequence[SourceNoise], quiet: FloatArray) -> Found:
     ]
     where = noises[one.source].light.t[columns.any(axis=1)]
     parameters = {"first": float(where[0]), "last": float(where[-1]), "epochs": float(len(where))}
-    return Found(float(logsumexp(np.concatenate(log_p))), 0.0, parameters, *joined(each))
+    return Found(float(log_sum(np.concatenate(log_p))), 0.0, parameters, *joined(each))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

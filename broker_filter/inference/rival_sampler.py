@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.special import logsumexp
 
+from broker_filter.inference.log_sum import log_sum
 from broker_filter.types import FloatArray
 
 __all__ = ["Marginal", "Peaks", "climb_to", "heights", "log_mean_weight", "sample_marginal"]
@@ -136,15 +136,15 @@ def sample_marginal(log_target: LogTarget, peaks: Peaks, draw: np.random.Generat
 
 def log_mean_weight(log_weight: FloatArray) -> tuple[float, float]:
     """Natural log of the mean of weights, shape (n,), and its standard error."""
-    n, total = len(log_weight), float(logsumexp(log_weight))
-    effective = math.exp(2 * total - float(logsumexp(2 * log_weight)))
+    n, total = len(log_weight), float(log_sum(log_weight))
+    effective = math.exp(2 * total - float(log_sum(2 * log_weight)))
     return total - math.log(n), math.sqrt(max(1 / effective - 1 / n, 0.0))
 
 
 def _log_drawn(mixtures: Sequence[_Mixture], z: FloatArray) -> FloatArray:
     """Log of the mean density of the proposals: all samples are as if drawn from all of them."""
     each = [mixture.log_density(z) for mixture in mixtures]
-    return np.asarray(logsumexp(each, axis=0) - math.log(len(each)))
+    return np.asarray(log_sum(each) - math.log(len(each)))
 
 
 def _log_prior(z: FloatArray) -> FloatArray:
@@ -201,7 +201,7 @@ class _Mixture:
         white = np.linalg.inv(self.root) @ (z[None] - self.centre[:, None]).swapaxes(1, 2)
         log_size = np.log(np.einsum("mii->mi", self.root)).sum(1)
         log_p = -0.5 * (white**2 + LN_2_PI).sum(1) - log_size[:, None]
-        own = logsumexp(log_p, axis=0) - math.log(len(self.centre))
+        own = log_sum(log_p) - math.log(len(self.centre))
         return np.asarray(np.logaddexp(math.log(share) + _log_prior(z), math.log1p(-share) + own))
 
     def _of_prior(self, n: int) -> int:
