@@ -55,7 +55,7 @@ FEW_SAMPLES = 20
 """Effective samples from which on their scatter says how far off the estimate of K may be."""
 
 ROUNDS, ROUND = 16, 300
-LAST_LEAST, LAST_MOST = 800, 3000
+LAST_LEAST, LAST_MOST = 800, 8000
 MARGIN = 2.0  # of a last round, since the share of effective samples is an estimate
 WORTH_IT = 0.6  # size of a last round, in all samples so far, from which on another round is better
 STEEPEST = 3.0  # slope of a `Bend`; more is at the edge of the prior
