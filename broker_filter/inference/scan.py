@@ -29,6 +29,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from broker_filter.compiled import compiled
 from broker_filter.inference.matched_filter import CELLS, LENS_KERNELS, LEVELS, TAPS, outside
 from broker_filter.types import FloatArray, IntArray, WindowBatch
 
@@ -121,24 +122,12 @@ def warm_up() -> None:
     _scan(epochs, flux, flux, none, *[windows] * 3, 1.0, *margins, KERNELS, OUTSIDE)
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function at its first call, without the lock of the interpreter.
-
-    What was compiled is kept beside this file, or in the user's cache, where one can be written.
-    """
-    try:
-        compiled: Callable[..., Any] = numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # no such place
-        compiled = numba.njit(nogil=True)(function)
-    return compiled
-
-
 def _reordered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """As `_compiled`; sums may be taken in another order, which is what makes vectors of them."""
+    """As `compiled`; sums may be taken in another order, which is what makes vectors of them."""
     return numba.njit(nogil=True, fastmath={"reassoc", "contract", "nsz"})(function)  # type: ignore[no-any-return]
 
 
-@_compiled
+@compiled
 def _scan(
     mjd: FloatArray,
     flux: Cells,
@@ -173,7 +162,7 @@ def _scan(
         found[row] = largest
 
 
-@_compiled
+@compiled
 def _fill_cells(
     room: Cells,
     mjd: FloatArray,

@@ -83,7 +83,7 @@ class Folding:
         slot, cell = slot[moved], cell[moved]
         self.anchor[slot] = cell
         while len(slot):
-            oldest = self.cell(self._points.time[self._points.index(slot, 0)])
+            oldest = self.cell(self._points.time(self._points.index(slot, 0)))
             leaving = (self._points.count[slot] > 0) & (oldest < cell - 3)
             slot, cell, oldest = slot[leaving], cell[leaving], oldest[leaving]
             points = int(self._points.count[slot].sum())
@@ -119,7 +119,7 @@ class Folding:
 
     def _fold(self, slot: IntArray, oldest: IntArray) -> None:
         """Fold all points of the oldest cell of each window."""
-        n = self._points.search(slot, lambda p: self.cell(self._points.time[p]) <= oldest)
+        n = self._points.search(slot, lambda p: self.cell(self._points.time(p)) <= oldest)
         owner, position = spans(np.zeros_like(n), n)
         index = self._points.index(slot[owner], position)
         time, flux, error, source = self._points.columns(index)

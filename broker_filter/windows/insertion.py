@@ -62,16 +62,16 @@ class Insertion:
         within_days : float
         """
         points, held = self._points, self._points.count[slot].astype(np.int64)
-        after = points.search(slot, lambda index: points.time[index] < time)
+        after = points.search(slot, lambda index: points.time(index) < time)
         known = time
         for at in (after - 1, after):
             inside = (at >= 0) & (at < held)
             index = points.index(slot, np.where(inside, at, 0))
-            code = points.source[index]
+            code = points.source(index)
             same = inside & ((code == source) | (code == self._instruments.other[source]))
-            same &= np.abs(points.time[index] - time) <= within_days
-            same &= ~is_merged(points.time[index])
-            known = np.where(same, points.time[index], known)
+            same &= np.abs(points.time(index) - time) <= within_days
+            same &= ~is_merged(points.time(index))
+            known = np.where(same, points.time(index), known)
         return known
 
     def append(self, epochs: Epochs, source: int) -> None:
@@ -112,7 +112,7 @@ class Insertion:
         position = self._position(epochs, source)
         inside = position < points.count[epochs.slot]
         index = points.index(epochs.slot, np.where(inside, position, 0))
-        known = inside & (points.time[index] == epochs.time) & (points.source[index] == source)
+        known = inside & (points.time(index) == epochs.time) & (points.source(index) == source)
         if known.all():
             self._settle(index, epochs)
             return
@@ -147,7 +147,7 @@ class Insertion:
         position = self._position(epochs, other)
         inside = position < points.count[epochs.slot]
         index = points.index(epochs.slot, np.where(inside, position, 0))
-        known = inside & (points.time[index] == epochs.time) & (points.source[index] == other)
+        known = inside & (points.time(index) == epochs.time) & (points.source(index) == other)
         if not known.any():
             return epochs
         self._counts["duplicate"] += int(known.sum())
@@ -162,9 +162,11 @@ class Insertion:
         points, rank = self._points, self._instruments.rank
 
         def before(index: IntArray) -> NDArray[np.bool_]:
-            held = points.time[index]
-            same_time = (held == epochs.time) & (rank[points.source[index]] < rank[source])
-            return np.asarray((held < epochs.time) | same_time)
+            held = points.time(index)
+            earlier, same = held < epochs.time, held == epochs.time
+            if same.any():
+                earlier |= same & (rank[points.source(index)] < rank[source])
+            return np.asarray(earlier)
 
         first, size = epochs.runs()
         slot = epochs.slot[first]
@@ -175,17 +177,17 @@ class Insertion:
         owner, at = spans(np.zeros_like(held), held)
         index = points.index(slot[owner], at)
         window = np.repeat(np.arange(len(slot)), size)
-        key, wanted = owner + 1j * points.time[index], window + 1j * epochs.time
+        key, wanted = owner + 1j * points.time(index), window + 1j * epochs.time
         position = np.searchsorted(key, wanted)
         found = np.minimum(position, len(key) - 1)
-        if ((key[found] == wanted) & (points.source[index[found]] != source)).any():
+        if ((key[found] == wanted) & (points.source(index[found]) != source)).any():
             return points.search(epochs.slot, before)
         return np.asarray(position - (np.cumsum(held) - held)[window])
 
     def _settle(self, index: IntArray, epochs: Epochs) -> None:
         """Of two values of one epoch the smaller (error, flux) stays."""
         self._counts["duplicate"] += len(index)
-        flux, error = self._points.flux[index], self._points.error[index]
+        flux, error = self._points.flux[index], self._points.error(index)
         better = (epochs.error < error) | ((epochs.error == error) & (epochs.flux < flux))
         if better.any():
             index, epochs = index[better], epochs.take(better)

@@ -13,9 +13,12 @@ from weakref import ref
 import numpy as np
 from numpy.typing import NDArray
 
+from broker_filter.compiled import compiled
 from broker_filter.state.columns import Column, Streamed
 from broker_filter.types import FloatArray, IntArray
-from broker_filter.windows.arrays import grown, spans
+from broker_filter.windows.arrays import grown, lengthened, spans, take
+from broker_filter.windows.compact import packed_error, unpacked_error
+from broker_filter.windows.moments import Moments, SharedMoments
 from broker_filter.windows.pages import LARGE, SMALL, Pages
 from broker_filter.windows.point_copy import PageCopy
 
@@ -24,7 +27,7 @@ __all__ = ["Columns", "PagedPoints"]
 _SHIFT: Final = 6
 _MASK: Final = LARGE - 1
 _CHUNK_POINTS: Final = 1 << 20
-_POINT_COLUMNS: Final = ("time", "flux", "error", "source")
+_NAMES: Final = ("time", "flux", "error", "source")
 
 Columns = tuple[FloatArray, NDArray[np.float32], NDArray[np.float32], NDArray[np.uint16]]
 """Time (float64), flux and error (float32) and source code (uint16) of n points."""
@@ -35,29 +38,27 @@ class PagedPoints:
 
     A row is a queue: points are appended, overwritten, and dropped from the front. The index
     of a point is its place in the flat columns of points. A row begins with a small page, and moves
-    to large ones when it is full.
+    to large ones when it is full. A point of an exposure that many stars share takes eight bytes:
+    see `broker_filter.windows.moments` and `broker_filter.windows.compact`.
 
     Parameters
     ----------
-    time : ndarray, shape (room for all pages,), float64, MJD TAI
-    flux, error : ndarray, shape (room for all pages,), float32
-        Flux and its 1-sigma error, in the source's own unit.
-    source : ndarray, shape (room for all pages,), uint16
-        Code of the source (`Instruments`).
+    flux : ndarray, shape (room for all pages,), float32
+        In the source's own unit.
     count : ndarray, shape (at least the number of rows,), int32
         Points of each row.
     """
 
     __slots__ = (
-        *("time", "flux", "error", "source", "count"),
+        *("flux", "count", "_error", "_moments"),
         *("_first", "_table", "_small", "_pages", "_copies"),
     )
 
     def __init__(self) -> None:
-        self.time: FloatArray = np.zeros(LARGE)
         self.flux = np.zeros(LARGE, np.float32)
-        self.error = np.zeros(LARGE, np.float32)
-        self.source = np.zeros(LARGE, np.uint16)
+        self._error = np.zeros(LARGE, np.uint16)
+        nothing = np.zeros(0), np.zeros(0, np.uint16)
+        self._moments: Moments = SharedMoments(np.zeros(LARGE, np.uint16), *nothing)
         self.count = np.zeros(0, np.int32)
         self._first = np.zeros(0, np.int32)
         self._table = np.zeros((0, 1), np.int32)
@@ -70,7 +71,7 @@ class PagedPoints:
         """Bytes held, spare room included."""
         arrays = (getattr(self, name) for name in self.__slots__)
         own = sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
-        return own + self._pages.nbytes
+        return own + self._pages.nbytes + self._moments.nbytes
 
     @property
     def points_in_use(self) -> int:
@@ -97,16 +98,41 @@ class PagedPoints:
         page = self._table[row, at >> _SHIFT].astype(np.int64)
         return np.asarray(page * SMALL + (at & _MASK), np.int64)
 
+    def indices(self, row: IntArray, width: int) -> IntArray:
+        """Indices of the first points of rows, shape (len(row), width); the last is repeated."""
+        found = np.empty((len(row), width), np.int64)
+        _indices(row, self.count, self._first, self._table, found)
+        return found
+
     def columns(self, index: IntArray) -> Columns:
         """Time, flux, error and source at these indices."""
-        return self.time[index], self.flux[index], self.error[index], self.source[index]
+        moments = self._moments
+        flux = take(self.flux, index)
+        return moments.time(index), flux, self.error(index), moments.source(index)
+
+    def time(self, index: IntArray) -> FloatArray:
+        """Times at these indices, MJD TAI."""
+        return self._moments.time(index)
+
+    def source(self, index: IntArray) -> NDArray[np.uint16]:
+        """Codes of the sources at these indices (`Instruments`)."""
+        return self._moments.source(index)
+
+    def error(self, index: IntArray) -> NDArray[np.float32]:
+        """1-sigma errors at these indices, in the source's own unit."""
+        return unpacked_error(take(self._error, index))
 
     def write(self, index: IntArray, columns: Columns) -> None:
-        """Overwrite the points at these indices."""
+        """Overwrite the points at these indices; errors are rounded (`rounded_error`)."""
         for copy in self._copies:
             if (pages := copy()) is not None:
                 pages.keep(index)
-        self.time[index], self.flux[index], self.error[index], self.source[index] = columns
+        time, self.flux[index], error, source = columns
+        self._error[index] = packed_error(error)
+        if not self._moments.write(index, time, source):
+            # New columns: those that are being copied stay as they are.
+            self._moments = self._moments.roomier(time, source)
+            self._moments.write(index, time, source)
 
     def search(self, row: IntArray, before: Callable[[IntArray], NDArray[np.bool_]]) -> IntArray:
         """Binary search: how many leading points of each row lie before something.
@@ -202,26 +228,30 @@ class PagedPoints:
         The points are those of now, whenever they are used and in whatever thread: their pages are
         copied when they are needed, or before they are overwritten (`PageCopy`).
         """
-        columns = [getattr(self, name) for name in _POINT_COLUMNS]
+        columns: list[NDArray[Any]] = [self.flux, self._error, *self._moments.columns]
         pages = PageCopy(columns, self._n_large, LARGE)
         self._copies = [copy for copy in self._copies if copy() is not None] + [ref(pages)]
-        rows = PagedPoints()
+        rows, moments = PagedPoints(), self._moments.reader()
         for name in ("count", "_first", "_table"):
             setattr(rows, name, getattr(self, name)[:n_rows].copy())
         total = int(rows.count.sum(dtype=np.int64))
-
-        def column(i: int, dtype: np.dtype[Any]) -> Streamed:
-            def parts() -> Iterator[NDArray[Any]]:
-                points = pages.columns()[i]
-                for row, position in _blocks(rows.count):
-                    yield points[rows.index(row, position)]
-
-            return Streamed(dtype, (total,), parts)
-
-        points = {
-            name: column(i, getattr(self, name).dtype) for i, name in enumerate(_POINT_COLUMNS)
+        decoders: dict[str, Callable[[list[NDArray[Any]], IntArray], NDArray[Any]]] = {
+            "time": lambda held, index: moments(held[2:], index)[0],
+            "flux": lambda held, index: held[0][index],
+            "error": lambda held, index: unpacked_error(held[1][index]),
+            "source": lambda held, index: moments(held[2:], index)[1],
         }
-        return {"count": rows.count, **points}
+
+        def column(name: str, dtype: type[Any]) -> Streamed:
+            def parts() -> Iterator[NDArray[Any]]:
+                held = pages.columns()
+                for row, position in _blocks(rows.count):
+                    yield decoders[name](held, rows.index(row, position))
+
+            return Streamed(np.dtype(dtype), (total,), parts)
+
+        types = zip(_NAMES, (np.float64, np.float32, np.float32, np.uint16), strict=True)
+        return {"count": rows.count, **{name: column(name, dtype) for name, dtype in types}}
 
     def restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
         """Take over rows that `state` gave, as the first.
@@ -232,16 +262,14 @@ class PagedPoints:
             The points are more or fewer than the rows say.
         """
         count = columns["count"].astype(np.int64)
-        if count.min(initial=0) < 0 or any(
-            len(columns[name]) != count.sum() for name in _POINT_COLUMNS
-        ):
+        if count.min(initial=0) < 0 or any(len(columns[name]) != count.sum() for name in _NAMES):
             raise ValueError("points and their counts contradict each other")
         first = np.cumsum(count) - count
         self.lengthen(np.arange(len(count)), count)
         for row, position in _blocks(count):
-            at, index = first[row] + position, self.index(row, position)
-            for name in _POINT_COLUMNS:
-                getattr(self, name)[index] = columns[name][at]
+            at = first[row] + position
+            time, flux, error, source = (columns[name][at] for name in _NAMES)
+            self.write(self.index(row, position), (time, flux, error, source))
 
     def _pages_of(self, row: IntArray) -> IntArray:
         """Pages held: a row that is empty holds none, for its ``_first`` is 0."""
@@ -260,8 +288,10 @@ class PagedPoints:
     def _grow_columns(self) -> None:
         """Make room for all pages in the columns of points."""
         size = self._n_large * LARGE
-        self.time, self.flux = grown(self.time, size), grown(self.flux, size)
-        self.error, self.source = grown(self.error, size), grown(self.source, size)
+        in_place = not any(copy() is not None for copy in self._copies)
+        self.flux = lengthened(self.flux, size, in_place=in_place)
+        self._error = lengthened(self._error, size, in_place=in_place)
+        self._moments.resize(size, in_place=in_place)
 
 
 def _blocks(count: NDArray[np.integer[Any]]) -> Iterator[tuple[IntArray, IntArray]]:
@@ -271,3 +301,22 @@ def _blocks(count: NDArray[np.integer[Any]]) -> Iterator[tuple[IntArray, IntArra
     for rows in np.split(np.arange(len(count)), np.unique(np.searchsorted(total, steps))):
         owner, position = spans(np.zeros(len(rows), np.int64), count[rows].astype(np.int64))
         yield rows[owner], position
+
+
+@compiled
+def _indices(
+    row: IntArray,
+    count: NDArray[np.int32],
+    first: NDArray[np.int32],
+    table: NDArray[np.int32],
+    found: IntArray,
+) -> None:
+    """As `PagedPoints.indices`; a row without points has any index."""
+    for i in range(len(row)):
+        start, n = first[row[i]], count[row[i]]
+        index = 0
+        for j in range(found.shape[1]):
+            if j < n:
+                at = start + j
+                index = np.int64(table[row[i], at >> _SHIFT]) * SMALL + (at & _MASK)
+            found[i, j] = index

@@ -139,9 +139,7 @@ class Readout:
     def _gather(self, slots: IntArray) -> tuple[Series, NDArray[np.uint16]]:
         """Points of windows as padded rows, and the source of each; padding repeats the last."""
         n = self._points.count[slots].astype(np.int64)
-        column = np.arange(max(int(n.max(initial=1)), 1))
-        position = np.minimum(column, np.maximum(n - 1, 0)[:, None])
-        index = self._points.index(slots[:, None], position)
+        index = self._points.indices(slots, max(int(n.max(initial=1)), 1))
         time, flux, error, source = self._points.columns(index)
         return Series(time, flux, error, n), source
 

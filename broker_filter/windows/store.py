@@ -33,6 +33,7 @@ from broker_filter.types import (
     WindowBatch,
 )
 from broker_filter.windows.arrays import grown
+from broker_filter.windows.compact import rounded_error
 from broker_filter.windows.epochs import TICKS_PER_DAY, Epochs
 from broker_filter.windows.folding import Folding
 from broker_filter.windows.insertion import Insertion
@@ -217,7 +218,8 @@ class WindowStore:
             time = self._insertion.known_times(slot, time, source, within_days)
         epochs = Epochs(
             *(slot, time, self._folding.cell(time)),
-            *(photometry.flux.astype(np.float32), photometry.flux_err.astype(np.float32)),
+            photometry.flux.astype(np.float32),
+            rounded_error(photometry.flux_err.astype(np.float32)),
         )
         distinct = self._distinct(slot)
         if not distinct:
@@ -340,7 +342,7 @@ class WindowStore:
             baseline=reading.newest(reading.units.level)[kept],
             baseline_err=reading.newest(reading.units.level_err)[kept],
             baseline_error=reading.common_error()[kept],
-            relative=self._instruments.relative[self._points.source[newest]],
+            relative=self._instruments.relative[self._points.source(newest)],
             source=reading.source()[kept][:, : part.time.shape[1]],
             sources=self._instruments.names(reading.code[kept], bands),
             source_level=reading.units.level[kept],
@@ -351,14 +353,14 @@ class WindowStore:
     def state(self) -> dict[str, Column]:
         """A copy of all that the store holds, as columns for a snapshot."""
         size = len(self)
-        tracks = {f"track.{name}": getattr(self._tracks, name) for name in COLUMNS}
+        tracks = self._tracks.state()
         return {
             **self._stars.state(),
             **self._instruments.state(),
             "newest": self._newest[:size].copy(),
             "anchor": self._folding.anchor[:size].copy(),
             "level": self._thinning.level[:size].copy(),
-            **{name: array[: self._tracks.size].copy() for name, array in tracks.items()},
+            **{f"track.{name}": column for name, column in tracks.items()},
             **self._points.state(size),
         }
 

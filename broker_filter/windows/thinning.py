@@ -78,13 +78,13 @@ class Thinning:
         thinned = np.flatnonzero(self.level[epochs.slot])
         slot, time = epochs.slot[thinned], epochs.time[thinned]
         cell = self._cell(time, slot)
-        low = points.search(slot, lambda index: self._cell(points.time[index], slot) < cell)
-        high = points.search(slot, lambda index: self._cell(points.time[index], slot) <= cell)
+        low = points.search(slot, lambda index: self._cell(points.time(index), slot) < cell)
+        high = points.search(slot, lambda index: self._cell(points.time(index), slot) <= cell)
         owner, position = spans(low, high)
         index = points.index(slot[owner], position)
-        mine, merged = points.source[index] == source, is_merged(points.time[index])
+        mine, merged = points.source(index) == source, is_merged(points.time(index))
         # What stands in the cell as it came is the newest of its source; behind it nothing was.
-        newer = mine & ~merged & (points.time[index] < time[owner])
+        newer = mine & ~merged & (points.time(index) < time[owner])
         found[thinned[owner[mine & merged]]] = True
         found[thinned[owner[newer]]] = False
         return found
@@ -108,7 +108,7 @@ class Thinning:
         # The source's newest epoch so far may be merged now.
         begin = np.minimum(epochs.time[first], self._newest(slot, source))
         cell, points = self._cell(begin, slot), self._points
-        start = points.search(slot, lambda index: self._cell(points.time[index], slot) < cell)
+        start = points.search(slot, lambda index: self._cell(points.time(index), slot) < cell)
         code = np.full(len(epochs), source, np.uint16)
         new = epochs.time, epochs.flux, epochs.error, code
         self._rewrite(slot, start, np.repeat(np.arange(len(slot)), size), new)
@@ -129,7 +129,7 @@ class Thinning:
         if not len(slot):
             return
         owner, index = self._all_points(slot)
-        merged = owner[is_merged(self._points.time[index])]
+        merged = owner[is_merged(self._points.time(index))]
         self.level[np.delete(slot, np.unique(merged))] = 0
 
     def _cell(self, time: FloatArray, slot: IntArray) -> IntArray:
@@ -151,15 +151,15 @@ class Thinning:
             rows = np.flatnonzero(np.isinf(newest))
             owner, position = spans(start[rows], held[rows])
             index = points.index(slot[rows[owner]], position)
-            mine = points.source[index] == source
+            mine = points.source(index) == source
             # Of repeated indices numpy assigns the last.
-            newest[rows[owner[mine]]] = points.time[index[mine]]
+            newest[rows[owner[mine]]] = points.time(index[mine])
         return newest
 
     def _coarsen(self, slot: IntArray) -> IntArray:
         """Thin windows at the lowest level at which they fit; the number of points lost."""
         owner, index = self._all_points(slot)
-        time, source = self._points.time[index], self._points.source[index]
+        time, source = self._points.time(index), self._points.source(index)
         order = np.lexsort((time, source, owner))
         owner, source = owner[order], source[order]
         cell = np.floor(np.ldexp(time[order] / self._step, self.coarsest)).astype(np.int64)

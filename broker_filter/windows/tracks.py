@@ -42,22 +42,16 @@ _CHUNK_POINTS: Final = 1 << 20
 
 NIGHT_COLUMNS: Final = ("nights", "night_squares", "night_expected", "within", "freedom")
 
-COLUMNS: Final = (
-    "slot",
-    "following",
-    "source",
-    "count",
-    "weight",
-    "mean",
-    "squares",
-    "cells",
-    "between",
-    "reference",
-    "reference_err",
-    "residuals",
+TRACK_COLUMNS: Final = ("slot", "following", "source", "reference", "reference_err")
+
+HISTORY_COLUMNS: Final = (
+    *("count", "weight", "mean", "squares", "cells", "between", "residuals"),
     *NIGHT_COLUMNS,
 )
-"""The columns of `Tracks`: all that a snapshot needs. Older ones lack those of nights."""
+"""What is known of the epochs that were folded; tracks without any share one row of zeros."""
+
+COLUMNS: Final = (*TRACK_COLUMNS, *HISTORY_COLUMNS)
+"""All that a snapshot needs of `Tracks`, one row a track. Older ones lack those of nights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +116,10 @@ class Tracks:
 
     Notes
     -----
-    The columns have at least ``size`` rows, one a track. Fluxes are in the source's own unit: nJy,
-    or the star's baseline where the source is relative.
+    The first columns have at least ``size`` rows, one a track. From ``count`` on a row is a
+    history, which a track has once an epoch of it was folded; ``history`` says which, and is 0 for
+    none. Fluxes are in the source's own unit: nJy, or the star's baseline where the source is
+    relative.
 
     ===============  ===========  ===========  ====================================================
     column           dtype        unit         meaning
@@ -131,14 +127,15 @@ class Tracks:
     slot             int32                     window of the track
     following        int32                     another track of the same window; -1 for none
     source           uint16                    code of the source (`Instruments`)
+    history          int32                     row of its history
+    reference        float64      flux         catalogue flux; NaN where unknown
+    reference_err    float64      flux         its 1-sigma error
     count            uint32       epochs       epochs folded
     weight           float64      1 / flux^2   sum of 1 / error^2, less for outliers
     mean             float64      flux         their weighted mean
     squares          float64                   sum of weight * (flux - mean)^2
     cells            uint32       cells        cells of the anchor grid that the epochs came from
     between          float64                   the part of ``squares`` that lies between cells
-    reference        float64      flux         catalogue flux; NaN where unknown
-    reference_err    float64      flux         its 1-sigma error
     residuals        uint32, 16   epochs       histogram of ``|residual| / error`` (`residual_bin`)
     nights           uint32       nights       nights folded
     night_squares    float64      errors^2     their squared offsets, in errors of one epoch
@@ -148,7 +145,7 @@ class Tracks:
     ===============  ===========  ===========  ====================================================
     """
 
-    __slots__ = ("_head", "floor", "size", *COLUMNS)
+    __slots__ = ("_head", "_n_histories", "floor", "history", "size", *COLUMNS)
 
     def __init__(self, floor: float) -> None:
         self.floor = floor
@@ -157,6 +154,8 @@ class Tracks:
         self.slot = np.zeros(1, np.int32)
         self.following = np.zeros(1, np.int32)
         self.source = np.zeros(1, np.uint16)
+        self.history = np.zeros(1, np.int32)
+        self._n_histories = 1
         self.count = np.zeros(1, np.uint32)
         self.weight = np.zeros(1)
         self.mean = np.zeros(1)
@@ -175,7 +174,7 @@ class Tracks:
     @property
     def nbytes(self) -> int:
         """Bytes held, spare room included."""
-        return sum(getattr(self, name).nbytes for name in ("_head", *COLUMNS))
+        return sum(getattr(self, name).nbytes for name in ("_head", "history", *COLUMNS))
 
     def add_rows(self, n_slots: int) -> None:
         """Make room for windows 0 to ``n_slots - 1``."""
@@ -189,14 +188,34 @@ class Tracks:
         """The next track of the same window, -1 where there is none (or no track)."""
         return np.where(track >= 0, self.following[track], -1).astype(np.int64)
 
+    def state(self) -> dict[str, NDArray[Any]]:
+        """A copy of all tracks, as columns by the names of `COLUMNS`."""
+        history = self.history[: self.size]
+        own = {name: getattr(self, name)[: self.size].copy() for name in TRACK_COLUMNS}
+        return own | {name: getattr(self, name)[history] for name in HISTORY_COLUMNS}
+
     def restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Take over the columns of other tracks, as their first ``size`` rows."""
+        """Take over what `state` gave, as the first tracks."""
         self.size = len(columns["slot"])
-        for name in COLUMNS:
+        for name in TRACK_COLUMNS:
             setattr(self, name, grown(getattr(self, name), self.size))
+            getattr(self, name)[: self.size] = columns[name]
+        self.history = grown(self.history, self.size)
+        folded = np.flatnonzero(columns["count"])
+        row = self._histories(folded)
+        for name in HISTORY_COLUMNS:
             if name in columns or name not in NIGHT_COLUMNS:
-                getattr(self, name)[: self.size] = columns[name]
+                getattr(self, name)[row] = columns[name][folded]
         self._lead()
+
+    def _histories(self, track: IntArray) -> IntArray:
+        """Row of the history of each track (no repeats), new where there was none."""
+        new = track[self.history[track] == 0]
+        start, self._n_histories = self._n_histories, self._n_histories + len(new)
+        for name in HISTORY_COLUMNS:
+            setattr(self, name, grown(getattr(self, name), self._n_histories))
+        self.history[new] = np.arange(start, self._n_histories)
+        return self.history[track].astype(np.int64)
 
     def _lead(self) -> None:
         """Let each window lead to its last track, which leads to its earlier ones."""
@@ -209,13 +228,23 @@ class Tracks:
         kept = np.flatnonzero(renumbered[self.slot[: self.size]] >= 0)
         track = np.full(self.size + 1, -1)  # the last is for a track that no other follows
         track[kept] = np.arange(len(kept))
-        for name in COLUMNS:
+        for name in ("history", *TRACK_COLUMNS):
             setattr(self, name, getattr(self, name)[kept])
+        self._keep_histories()
         self.slot = renumbered[self.slot].astype(np.int32)
         self.following = track[self.following].astype(np.int32)
         self._head = np.full(len(slots), -1, np.int32)
         self.size = len(kept)
         self._lead()
+
+    def _keep_histories(self) -> None:
+        """Keep the histories of the tracks alone."""
+        having = np.flatnonzero(self.history)
+        rows = np.concatenate([[0], self.history[having]])
+        for name in HISTORY_COLUMNS:
+            setattr(self, name, getattr(self, name)[rows])
+        self.history[having] = np.arange(1, len(rows))
+        self._n_histories = len(rows)
 
     def of(self, slot: IntArray, source: int) -> IntArray:
         """The track of one source in each window, new where there was none.
@@ -245,7 +274,7 @@ class Tracks:
 
     def _add(self, slot: IntArray, source: int) -> None:
         start, self.size = self.size, self.size + len(slot)
-        for name in COLUMNS:
+        for name in ("history", *TRACK_COLUMNS):
             setattr(self, name, grown(getattr(self, name), self.size))
         new = slice(start, self.size)
         self.slot[new] = slot
@@ -292,7 +321,8 @@ class Tracks:
         start = np.flatnonzero(np.diff(track, prepend=-1))
         size = np.diff(start, append=len(track))
         group = np.repeat(np.arange(len(start)), size)
-        t, f, variance = track[start], flux.astype(np.float64), error.astype(np.float64) ** 2
+        t = self._histories(track[start])
+        f, variance = flux.astype(np.float64), error.astype(np.float64) ** 2
         centre, scale = self._expect(t, start, Series(time, f, error, size))
         off = f - centre[group]
         weight = 1.0 / variance
@@ -405,7 +435,7 @@ class Tracks:
         track : ndarray, shape (B,), int64
         """
         reference = self.reference[track], self.reference_err[track]
-        return combine(*self._past(track, MIN_HISTORY), *reference)
+        return combine(*self._past(self.history[track].astype(np.int64), MIN_HISTORY), *reference)
 
     def calibrate(self, track: IntArray, window: Series) -> Calibration:
         """Baseline and error scale of tracks at this moment.
@@ -420,8 +450,9 @@ class Tracks:
             What the window holds of each track; at least one epoch a row.
         """
         level, error = self.known(track)
-        scale = self._scale(track)
-        young = np.flatnonzero(self.count[track] < MIN_HISTORY)
+        history = self.history[track].astype(np.int64)
+        scale = self._scale(history)
+        young = np.flatnonzero(self.count[history] < MIN_HISTORY)
         if len(young):
             part = window.take(young)
             rough = roughness_scale(part.time, part.flux, part.error, part.n)
@@ -433,7 +464,7 @@ class Tracks:
                 part.flux, part.error, part.n, scale[unknown]
             )
         error = np.maximum(error, self.floor * np.abs(level))
-        return Calibration(level, error, scale, self._history(track, scale))
+        return Calibration(level, error, scale, self._history(history, scale))
 
 
 def _significant(scale: FloatArray, n: NDArray[np.integer[Any]]) -> FloatArray:

@@ -72,5 +72,5 @@ def test_a_full_page_is_searched_to_its_end_beside_rows_that_take_longer() -> No
     for row in range(2):
         append(held, row, 1.0, 64)
     bound = np.array([100.0, 0.0])
-    found = held.search(np.arange(2), lambda index: held.time[index] < bound)
+    found = held.search(np.arange(2), lambda index: held.time(index) < bound)
     assert found.tolist() == [64, 0]
