@@ -39,6 +39,13 @@ class ScheduleSettings(BaseModel):
         default=0.25,
         ge=0,
         le=20,
-        description="days between evaluations; 0 evaluates at every epoch",
+        description="days between evaluations of a star that shows nothing new; 0 evaluates at"
+        " every epoch",
+    )
+    rise: float | None = Field(
+        default=9.0,
+        gt=0,
+        description="a window is evaluated at once where its new epochs can have raised S^2, the"
+        " square of an event's significance, by so much; null: never",
     )
     min_points: int = Field(default=10, ge=1, le=1000, description="points that a window needs")

@@ -115,6 +115,7 @@ def make_intake(
             window.max_points,
             max_stars=window.max_stars,
             joined=entry.joins_bands,
+            rise=math.inf if schedule.rise is None else schedule.rise,
         ),
         lambda: Schedule(schedule.every_days, schedule.min_points),
         metrics,

@@ -69,6 +69,8 @@ class Reading:
     which : ndarray, shape (B, N), or (B, 1) where there is one track, int64
         Track of each point, as a column of ``units``.
     units : Units
+    track : ndarray, shape (B, D), int64
+        The tracks, -1 where there is none.
     code : ndarray, shape (B, D), int64
         Number of each track's source, -1 where there is no track.
     losses : mapping of str to int
@@ -79,6 +81,7 @@ class Reading:
     window: Series
     which: IntArray
     units: Units
+    track: IntArray
     code: IntArray
     losses: Mapping[str, int]
 
@@ -134,7 +137,7 @@ class Readout:
             "not_finite": int((readable & ~good).sum()),
         }
         code = np.where(track >= 0, self._tracks.source[track].astype(np.int64), -1)
-        return Reading(*_packed(window, which, good), units, code, losses)
+        return Reading(*_packed(window, which, good), units, track, code, losses)
 
     def _gather(self, slots: IntArray) -> tuple[Series, NDArray[np.uint16]]:
         """Points of windows as padded rows, and the source of each; padding repeats the last."""

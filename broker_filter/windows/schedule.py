@@ -1,6 +1,7 @@
 """Which windows are due, by event time alone.
 
-A star is looked at when its newest epoch enters a new cell of a grid of its own. No clock and no
+A star is looked at when its newest epoch enters a new cell of a grid of its own, and as soon as its
+new epochs can have made an event of it (`broker_filter.windows.news`). No clock and no
 poll decides, so a replay looks at the same windows and gives the same alerts.
 """
 
@@ -50,7 +51,8 @@ class Schedule:
         """
         self._follow(store)
         cell = self._cell(store.newest[slots], slots)
-        due = (cell > self._last[slots]) & (store.count[slots] >= self.min_points)
+        due = (cell > self._last[slots]) | store.is_news(slots)
+        due &= store.count[slots] >= self.min_points
         self._last[slots[due]] = cell[due]
         return slots[due]
 

@@ -38,6 +38,7 @@ from broker_filter.windows.epochs import TICKS_PER_DAY, Epochs
 from broker_filter.windows.folding import Folding
 from broker_filter.windows.insertion import Insertion
 from broker_filter.windows.instruments import Instruments
+from broker_filter.windows.news import News
 from broker_filter.windows.points import PagedPoints
 from broker_filter.windows.readout import Readout
 from broker_filter.windows.shedding import SHARE, Shed, quietest
@@ -64,6 +65,8 @@ class WindowStore:
         Most windows to be held once `shed` has been called.
     joined : bool
         Whether a window holds the epochs of all bands of its star, each a source of its own.
+    rise : float
+        By how much S^2 must be able to have risen since a window was read for it to be news.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class WindowStore:
         max_stars: int | None = None,
         *,
         joined: bool = False,
+        rise: float = math.inf,
     ) -> None:
         self.window_days, self.joined = window_days, joined
         self.max_points, self._max_stars = max_points, max_stars
@@ -83,6 +87,7 @@ class WindowStore:
         self._instruments = Instruments()
         self._newest = np.zeros(0)
         self._last_row = np.zeros(0, np.int32)
+        self._news = News(rise)
         self._points = PagedPoints()
         self._tracks = Tracks(baseline_floor)
         self._thinning = Thinning(self._points, self._instruments, step_days, max_points)
@@ -102,7 +107,7 @@ class WindowStore:
     def nbytes(self) -> int:
         """Memory of all that is held, spare room included, bytes."""
         own = (self._newest, self._folding.anchor, self._last_row, self._thinning.level)
-        parts = (self._stars, self._points, self._tracks)
+        parts = (self._stars, self._points, self._tracks, self._news)
         return sum(array.nbytes for array in own) + sum(part.nbytes for part in parts)
 
     @property
@@ -160,6 +165,10 @@ class WindowStore:
         counts = {outcome: n for outcome, n in self._counts.items() if n}
         self._counts.clear()
         return counts
+
+    def is_news(self, slots: IntArray) -> NDArray[np.bool_]:
+        """Which windows can have become more significant by ``rise`` since they were read."""
+        return self._news.of(slots)
 
     def siblings(self, slots: IntArray) -> tuple[IntArray, IntArray]:
         """Windows of the same stars in other bands; see `Stars.siblings`."""
@@ -221,6 +230,7 @@ class WindowStore:
             photometry.flux.astype(np.float32),
             rounded_error(photometry.flux_err.astype(np.float32)),
         )
+        self._news.add(epochs, self._newest, self._tracks.quiet[track], self._tracks.unit[track])
         distinct = self._distinct(slot)
         if not distinct:
             epochs = epochs.in_order()
@@ -241,7 +251,7 @@ class WindowStore:
     def _make_room(self, size: int) -> None:
         self._newest = grown(self._newest, size, -np.inf)
         self._last_row = grown(self._last_row, size)
-        for part in (self._points, self._folding, self._thinning, self._tracks):
+        for part in (self._points, self._folding, self._thinning, self._tracks, self._news):
             part.add_rows(size)
 
     def _insert_step(self, epochs: Epochs, source: int) -> None:
@@ -300,7 +310,8 @@ class WindowStore:
 
     def _keep(self, slots: IntArray) -> None:
         self._newest, self._last_row = self._newest[slots], self._last_row[slots]
-        for part in (self._stars, self._folding, self._thinning, self._tracks, self._points):
+        stars, tracks = self._stars, self._tracks
+        for part in (stars, self._folding, self._thinning, tracks, self._points, self._news):
             part.keep(slots)
 
     def read(self, slots: IntArray, *, count: bool = True) -> WindowBatch:
@@ -310,7 +321,7 @@ class WindowStore:
         ----------
         slots : ndarray, shape (B,), int64
         count : bool
-            Whether what cannot be read is counted.
+            Whether what cannot be read is counted, and windows that are read are news no more.
 
         Returns
         -------
@@ -322,6 +333,9 @@ class WindowStore:
         reading = self._readout(slots)
         if count:
             self._counts.update(reading.losses)
+            units, window = reading.units, reading.window
+            self._tracks.see(reading.track, units.level - units.offset, units.scale)
+            self._news.note(slots, window.flux, window.error, window.n)
         kept = np.flatnonzero(reading.window.n)
         slot, part = slots[kept], reading.window.take(kept)
         # A window has the baseline of its newest source.
@@ -361,6 +375,7 @@ class WindowStore:
             "anchor": self._folding.anchor[:size].copy(),
             "level": self._thinning.level[:size].copy(),
             **{f"track.{name}": column for name, column in tracks.items()},
+            **self._news.state(size),
             **self._points.state(size),
         }
 
@@ -398,4 +413,5 @@ class WindowStore:
         self._points.restore(columns)
         if "level" in columns:  # older snapshots hold no merged points
             self._thinning.level[: len(self)] = columns["level"]
+        self._news.restore(columns)
         self._thinning.fit(np.arange(len(self)))

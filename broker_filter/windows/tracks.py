@@ -42,7 +42,12 @@ _CHUNK_POINTS: Final = 1 << 20
 
 NIGHT_COLUMNS: Final = ("nights", "night_squares", "night_expected", "within", "freedom")
 
-TRACK_COLUMNS: Final = ("slot", "following", "source", "reference", "reference_err")
+SEEN_COLUMNS: Final = ("quiet", "unit")
+
+TRACK_COLUMNS: Final = (
+    *("slot", "following", "source", "reference", "reference_err"),
+    *SEEN_COLUMNS,
+)
 
 HISTORY_COLUMNS: Final = (
     *("count", "weight", "mean", "squares", "cells", "between", "residuals"),
@@ -51,7 +56,8 @@ HISTORY_COLUMNS: Final = (
 """What is known of the epochs that were folded; tracks without any share one row of zeros."""
 
 COLUMNS: Final = (*TRACK_COLUMNS, *HISTORY_COLUMNS)
-"""All that a snapshot needs of `Tracks`, one row a track. Older ones lack those of nights."""
+"""All that a snapshot needs of `Tracks`, one row a track. Older ones lack those of nights,
+and what was seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +136,8 @@ class Tracks:
     history          int32                     row of its history
     reference        float64      flux         catalogue flux; NaN where unknown
     reference_err    float64      flux         its 1-sigma error
+    quiet            float32      flux         quiet star when the window was last read, or NaN
+    unit             float32                   factor on the errors, at the same time
     count            uint32       epochs       epochs folded
     weight           float64      1 / flux^2   sum of 1 / error^2, less for outliers
     mean             float64      flux         their weighted mean
@@ -154,6 +162,8 @@ class Tracks:
         self.slot = np.zeros(1, np.int32)
         self.following = np.zeros(1, np.int32)
         self.source = np.zeros(1, np.uint16)
+        self.quiet = np.zeros(1, np.float32)
+        self.unit = np.zeros(1, np.float32)
         self.history = np.zeros(1, np.int32)
         self._n_histories = 1
         self.count = np.zeros(1, np.uint32)
@@ -199,7 +209,8 @@ class Tracks:
         self.size = len(columns["slot"])
         for name in TRACK_COLUMNS:
             setattr(self, name, grown(getattr(self, name), self.size))
-            getattr(self, name)[: self.size] = columns[name]
+            unseen = np.nan if name in SEEN_COLUMNS else None
+            getattr(self, name)[: self.size] = columns.get(name, unseen)
         self.history = grown(self.history, self.size)
         folded = np.flatnonzero(columns["count"])
         row = self._histories(folded)
@@ -281,7 +292,13 @@ class Tracks:
         self.source[new] = source
         self.following[new] = self._head[slot]
         self.reference[new] = self.reference_err[new] = np.nan
+        self.quiet[new] = self.unit[new] = np.nan
         self._head[slot] = np.arange(start, self.size)
+
+    def see(self, track: IntArray, quiet: FloatArray, unit: FloatArray) -> None:
+        """Note what tracks were read with; rows of -1 are none, those not finite are not known."""
+        real = track >= 0
+        self.quiet[track[real]], self.unit[track[real]] = quiet[real], unit[real]
 
     def refer(self, track: IntArray, flux: FloatArray, error: FloatArray) -> None:
         """Take note of catalogue fluxes; of several, the one of smallest (error, flux) stays.

@@ -300,7 +300,7 @@ def test_thinning_keeps_the_weight_and_the_weighted_sums_of_what_was_taken(
         wide.insert(message([epoch]))
     assert points(wide).keys() == points(narrow).keys()
     for key, all_of_it in points(wide).items():
-        np.testing.assert_allclose(sums(points(narrow)[key]), sums(all_of_it), rtol=2e-5)
+        np.testing.assert_allclose(sums(points(narrow)[key]), sums(all_of_it), rtol=2e-2)
 
 
 def narrow_count(store: WindowStore, epoch: Epoch) -> str:

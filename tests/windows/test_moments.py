@@ -41,7 +41,7 @@ def written(time: FloatArray, source: np.ndarray, step: int) -> Moments:
 
 @pytest.mark.parametrize(
     ("times", "kind", "bytes_a_point"),
-    [(few, SharedMoments, 3.5), (many, SharedMoments, 8), (own, OwnMoments, 10)],
+    [(few, SharedMoments, 3.5), (many, SharedMoments, 9), (own, OwnMoments, 10)],
 )
 @pytest.mark.parametrize("step", [10_000, 2_000_000])
 def test_points_have_their_times_and_sources_in_few_bytes(
