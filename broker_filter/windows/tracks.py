@@ -199,9 +199,15 @@ class Tracks:
         return np.where(track >= 0, self.following[track], -1).astype(np.int64)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """A copy of all tracks, as columns by the names of `COLUMNS`."""
-        history = self.history[: self.size]
-        own = {name: getattr(self, name)[: self.size].copy() for name in TRACK_COLUMNS}
+        """A copy of all tracks, as columns by the names of `COLUMNS`.
+
+        They are in order of windows and sources, whatever the order in which they came.
+        """
+        order = np.lexsort((self.source[: self.size], self.slot[: self.size]))
+        own = {name: getattr(self, name)[order] for name in TRACK_COLUMNS}
+        same = np.diff(own["slot"], prepend=-1) == 0
+        own["following"] = np.where(same, np.arange(self.size) - 1, -1).astype(np.int32)
+        history = self.history[order]
         return own | {name: getattr(self, name)[history] for name in HISTORY_COLUMNS}
 
     def restore(self, columns: Mapping[str, NDArray[Any]]) -> None:

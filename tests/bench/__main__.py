@@ -22,6 +22,7 @@ from tests.bench import (
     bench_packets,
     bench_scoring,
     bench_snapshot,
+    bench_stars,
     bench_window,
 )
 from tests.bench.figures import Figure, show
@@ -35,6 +36,7 @@ PARTS = (
     bench_decode,
     bench_packets,
     bench_snapshot,
+    bench_stars,
 )
 
 
