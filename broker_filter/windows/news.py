@@ -100,10 +100,18 @@ class News:
         """A copy, as columns for a snapshot."""
         return {"news_left": self.left[:size].copy()}
 
-    def restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what `state` gave; older snapshots know of no news."""
-        if "news_left" in columns:
-            self.left[: len(columns["news_left"])] = columns["news_left"]
+    def restore(self, columns: Mapping[str, NDArray[Any]], size: int) -> None:
+        """Take over what `state` gave; older snapshots know of no news.
+
+        Raises
+        ------
+        ValueError
+            It is not of ``size`` windows.
+        """
+        left = columns.get("news_left", np.full(size, np.inf, np.float32))
+        if len(left) != size:
+            raise ValueError(f"news of {len(left)} windows, and there are {size}")
+        self.left[:size] = left
 
 
 @compiled

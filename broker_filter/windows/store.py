@@ -413,5 +413,5 @@ class WindowStore:
         self._points.restore(columns)
         if "level" in columns:  # older snapshots hold no merged points
             self._thinning.level[: len(self)] = columns["level"]
-        self._news.restore(columns)
+        self._news.restore(columns, len(self))
         self._thinning.fit(np.arange(len(self)))

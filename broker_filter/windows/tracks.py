@@ -211,8 +211,16 @@ class Tracks:
         return own | {name: getattr(self, name)[history] for name in HISTORY_COLUMNS}
 
     def restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what `state` gave, as the first tracks."""
+        """Take over what `state` gave, as the first tracks.
+
+        Raises
+        ------
+        ValueError
+            The columns are not of one length.
+        """
         self.size = len(columns["slot"])
+        if any(len(column) != self.size for column in columns.values()):
+            raise ValueError("columns of tracks are of several lengths")
         for name in TRACK_COLUMNS:
             setattr(self, name, grown(getattr(self, name), self.size))
             unseen = np.nan if name in SEEN_COLUMNS else None
