@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import math
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -541,6 +542,47 @@ def sizing() -> str:
     return f"{markdown_table(('what', 'figure'), rows)}\n\n`make bench`, {machine}."
 
 
+STARS, MINUTES, DAYS = 2e8, 15, 20
+"""Stars of the sheet, minutes between their exposures, days of a window."""
+NODE_GB, NODE_CORES, PARTITION_STARS = 256, 16, 1e6
+LOOK_HOURS, LOOK_EXPOSURES = 6, 18
+"""Looks at a constant star: by the schedule, and one for so many exposures by chance alone."""
+WIRE_BYTES = 20
+"""Of one epoch in a block message."""
+
+
+def scale_out() -> str:
+    """What 200 million stars take, from the figures of one machine."""
+    value = {row["name"]: row["value"] for row in json.loads(SPEEDS.read_text())["figures"]}
+    points = DAYS * 1440 / MINUTES
+    epoch_bytes = (value["bytes_per_star_512"] - value["bytes_per_star_1"]) / 511
+    star_bytes = value["bytes_per_star_1"] + epoch_bytes * points
+    memory_tb = STARS * star_bytes / 1e12
+    nodes = math.ceil(memory_tb * 1e3 / (0.7 * NODE_GB))
+    epochs = STARS / (60 * MINUTES)
+    looks = STARS / (3600 * LOOK_HOURS) + epochs / LOOK_EXPOSURES
+    look_s = 1 / value["read_catalogue"] + 1 / value["scan_835"]
+    snapshot_tb = STARS * points * value["snapshot_size"] * 1e6 / (100_000 * 500) / 1e12
+    write_s = snapshot_tb * 1e6 / nodes / (value["snapshot_size"] / value["snapshot_written"])
+    read_s = STARS * points / nodes / (100_000 * 500 / value["snapshot_restored"])
+    rows = [
+        ("epochs", f"{shown(epochs)} epochs/s, {epochs * WIRE_BYTES / 1e6:.2g} MB/s of blocks"),
+        ("memory of the windows", f"{star_bytes / 1e3:.3g} kB a star, {memory_tb:.2g} TB in all"),
+        (f"nodes of {NODE_GB} GB, filled to 70 %", f"{nodes}"),
+        (f"partitions of {PARTITION_STARS:,.0f} stars", f"{STARS / PARTITION_STARS:.0f}"),
+        ("intake", f"{epochs / value['block_ingest']:.2g} cores"),
+        ("windows read and scanned", f"{shown(looks)} windows/s, {looks * look_s:.2g} cores"),
+        (
+            "the network, if one window in a hundred is not settled",
+            f"{looks / 100 / (value['score_compact_835'] / 2):.2g} cores",
+        ),
+        ("snapshots of all partitions", f"{snapshot_tb:.2g} TB"),
+        ("a node writes its share, one thread", f"{write_s / 60:.2g} min"),
+        ("a node reads the share of another that is gone", f"{read_s / 60:.2g} min"),
+    ]
+    return markdown_table(("what", "figure"), rows)
+
+
 def faults() -> str:
     """What was lost, doubled or changed in each case, and what the controls had to show."""
     runs = json.loads(CHAOS.read_text())
@@ -605,6 +647,7 @@ BLOCKS: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     ZOO: {"models": models, "figures": figures, "recovery": recovery},
     DEPLOY: {
         "sizing": sizing,
+        "scale-out": scale_out,
         "faults": faults,
         "service": service,
         "metrics": metrics,
