@@ -545,8 +545,8 @@ def sizing() -> str:
 STARS, MINUTES, DAYS = 2e8, 15, 20
 """Stars of the sheet, minutes between their exposures, days of a window."""
 NODE_GB, NODE_CORES, PARTITION_STARS = 256, 16, 1e6
-LOOK_HOURS, LOOK_EXPOSURES = 6, 18
-"""Looks at a constant star: by the schedule, and one for so many exposures by chance alone."""
+LOOKS = 0.072
+"""Looks at a constant star for each of its exposures, with the settings that are the default."""
 WIRE_BYTES = 20
 """Of one epoch in a block message."""
 
@@ -560,7 +560,7 @@ def scale_out() -> str:
     memory_tb = STARS * star_bytes / 1e12
     nodes = math.ceil(memory_tb * 1e3 / (0.7 * NODE_GB))
     epochs = STARS / (60 * MINUTES)
-    looks = STARS / (3600 * LOOK_HOURS) + epochs / LOOK_EXPOSURES
+    looks = LOOKS * epochs
     look_s = 1 / value["read_catalogue"] + 1 / value["scan_835"]
     snapshot_tb = STARS * points * value["snapshot_size"] * 1e6 / (100_000 * 500) / 1e12
     write_s = snapshot_tb * 1e6 / nodes / (value["snapshot_size"] / value["snapshot_written"])
