@@ -103,9 +103,9 @@ class SourceLight:
 
     @cached_property
     def nights(self) -> list[IntArray]:
-        """Epochs of each night of several; those of two epochs at least."""
+        """Epochs of each night; those of two epochs at least."""
         gaps = np.flatnonzero(np.diff(self.t) > NIGHT_GAP) + 1
-        nights = np.split(np.arange(len(self)), gaps) if len(gaps) else []
+        nights = np.split(np.arange(len(self)), gaps)
         lasts = [float(self.t[night[-1]] - self.t[night[0]]) for night in nights]
         return [
             night

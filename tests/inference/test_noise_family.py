@@ -154,3 +154,14 @@ def test_an_event_is_far_above_the_family() -> None:
     light.residual[:] += 0.5 * signal
     q = LensDensity(light, FAMILY)(signal[:, None])[0]
     assert q - log_supremum(light, FAMILY).log_density > 50
+
+
+def test_the_only_night_of_a_source_may_be_wrong_too() -> None:
+    """Else all that a site has seen so far, off as a whole, can only be a lens."""
+    t = np.linspace(0.1, 0.4, 12)
+    sigma = np.full(12, 0.01)
+    residual = 12 * sigma + 0.02 * np.random.default_rng(1).standard_normal(12)
+    light = SourceLight(t, residual, sigma, 0.001)
+    assert [night.tolist() for night in light.nights] == [list(range(12))]
+    free = log_supremum(light, NoiseFamily()).log_density
+    assert free > log_supremum(light, NoiseFamily(wrong_nights=0)).log_density + 5
