@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from broker_filter.inference.compiled import compiled, inlined
+from broker_filter.compiled import compiled, inlined
 from broker_filter.inference.curve_loops import (
     BASIS,
     BY_TIME,

@@ -14,7 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker_filter.inference.compiled import compiled, exponential, reordered
+from broker_filter.compiled import compiled, reordered
+from broker_filter.inference.exponential import exponential
 from broker_filter.inference.magnification import RHO_MAX, RHO_MIN, TABLE_PATH, Z_MAX
 from broker_filter.types import FloatArray, IntArray
 

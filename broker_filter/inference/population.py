@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from broker_filter.inference.compiled import compiled, exponential, reordered
+from broker_filter.compiled import compiled, reordered
+from broker_filter.inference.exponential import exponential
 from broker_filter.inference.flow_sampler import LN_2_PI
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.types import FloatArray

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from broker_filter.inference.compiled import compiled, inlined
+from broker_filter.compiled import compiled, inlined
 from broker_filter.types import FloatArray
 
 __all__ = ["NO_ERROR", "along_f_s", "baseline", "best", "exponent", "most_likely", "with_model"]

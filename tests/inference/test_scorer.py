@@ -109,7 +109,7 @@ def test_k_does_not_depend_on_batch_mates_order_or_fill(scorer: Scorer) -> None:
 
 
 def test_a_survey_with_an_entry_of_its_own_has_its_k_and_its_samples(filed: zoo.Entry) -> None:
-    other = zoo.verify(zoo.find(zoo.model_ids()[-1]))
+    other = zoo.verify(zoo.find("fspl-roman-1.1.0"))
     both = Scorer(filed, chunk=CHUNK, surveys={"lsst": other})
     batch = make_batch([90, 700, 300, 128])
     batch.survey[1::2] = ["LSST", "lsst"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from broker_filter.inference.compiled import exponential
+from broker_filter.inference.exponential import exponential
 
 
 def test_the_exponential_is_that_of_numpy() -> None:
