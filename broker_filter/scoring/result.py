@@ -29,7 +29,9 @@ class Result:
     ----------
     star : str or int
     threshold : float
-        log10 K from which on there is an alert.
+        log10 K from which on there is an alert: certified, or of the network without ``trigger``.
+    trigger : float, optional
+        log10 K of the network from which on certified K decides.
     last_epoch : ndarray, shape (n,), float64, MJD TAI
         Last epoch of each window that was evaluated, in order.
     window_start : ndarray, shape (n,), float64, MJD TAI
@@ -45,6 +47,7 @@ class Result:
 
     star: StarId
     threshold: float
+    trigger: float | None
     last_epoch: FloatArray
     window_start: FloatArray
     log10_k_of_windows: FloatArray
@@ -129,8 +132,10 @@ class Result:
         if not len(self.last_epoch):
             return f"{head}no window has what K needs: 10 epochs, and a baseline above 0"
         if np.isnan(self.log10_k):
-            return f"{head}log10 K below {self.threshold:.2f} by the matched filter alone"
-        text = f"{head}log10 K {self.log10_k:.2f}, threshold {self.threshold:.2f}"
-        if self.alert is None:
-            return f"{text}, no alert"
-        return f"{text}; {self.alert.state}: {self.words}"
+            least = self.threshold if self.trigger is None else self.trigger
+            return f"{head}log10 K below {least:.2f} by the matched filter alone"
+        if self.alert is not None:
+            return f"{head}{self.alert.state}: {self.words}"
+        which = "" if self.trigger is None else " of certified K"
+        found = f"log10 K {self.log10_k:.2f} of the network"
+        return f"{head}{found}, threshold {self.threshold:.2f}{which}, no alert"

@@ -46,9 +46,9 @@ class StarScorer:
         self._pipeline = Pipeline(make_intake(settings, entry, self._metrics), assessment)
         chosen = settings.input
         self._limits = Limits(chosen.mjd_min, chosen.mjd_max, chosen.flag_mask)
-        self._threshold = make_rule(
+        self._rule = make_rule(
             settings.alert, card_threshold=entry.threshold, window_days=entry.window_days
-        ).threshold
+        )
 
     def _watched(self, scorer: Scorer) -> Scorer:
         self._watches.append(_Watch(scorer))
@@ -87,9 +87,9 @@ class StarScorer:
         if found.dead_letters:
             raise SchemaError(f"the service would not take it: {found.dead_letters[0].detail}")
         epochs = sum(map(len, parts))
-        return Result(
-            star, self._threshold, *watch.columns(), tuple(found.alerts), epochs, rejected
-        )
+        windows, alerts = watch.columns(), tuple(found.alerts)
+        rule = self._rule
+        return Result(star, rule.threshold, rule.trigger, *windows, alerts, epochs, rejected)
 
     def _counts(self) -> dict[str, float]:
         return {why: self._metrics.value("points_inserted_total", outcome=why) for why in _COUNTED}

@@ -104,6 +104,17 @@ def test_a_hostile_name_is_printed_without_control_characters(scorer: StarScorer
     assert str(result).startswith("?[31m?<b>: 60 epochs")
 
 
+def test_the_text_says_which_k_was_compared_with_what(scorer: StarScorer) -> None:
+    alone = scorer(parts())
+    assert "against noise" in str(alone)
+    quiet = replace(alone, alerts=(), threshold=3.05)
+    assert str(quiet).endswith(f"{quiet.log10_k:.2f} of the network, threshold 3.05, no alert")
+    certified = replace(quiet, threshold=3.0, trigger=2.0)
+    assert str(certified).endswith("threshold 3.00 of certified K, no alert")
+    settled = replace(certified, log10_k_of_windows=np.full(len(alone.last_epoch), np.nan))
+    assert str(settled).endswith("log10 K below 2.00 by the matched filter alone")
+
+
 def test_a_wrong_magnitude_costs_its_epoch_alone() -> None:
     magnitudes = np.full(len(TIME), 20.0)
     magnitudes[3] = -999.0
