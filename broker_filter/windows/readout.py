@@ -228,10 +228,12 @@ class Readout:
         total = (track >= 0) & ~self._is_difference(track) & ~self._instruments.relative[source]
         band = self._instruments.band[source]
         for d in range(track.shape[1]):
-            known = self._tracks.known(track[:, d])
-            row, at = np.nonzero(total[:, d, None] & (band == band[:, d, None]))
-            found = combine(level[row, at], error[row, at], *(column[row] for column in known))
-            level[row, at], error[row, at] = found
+            rows = np.flatnonzero(total[:, d])
+            known = self._tracks.known(track[rows, d])
+            i, at = np.nonzero(band[rows] == band[rows, d, None])
+            cell = rows[i], at
+            found = combine(level[cell], error[cell], *(column[i] for column in known))
+            level[cell], error[cell] = found
         return level, error
 
 

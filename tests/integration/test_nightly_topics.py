@@ -110,7 +110,7 @@ class Sky:
             "snapshot": {"url": str(self.folder), "interval_s": 3600},
             "metrics": {"enabled": False},
             "input": {"format": "photometry"},
-            "schedule": {"every_days": 0.5, "min_points": 5},
+            "schedule": {"every_days": 0.5, "min_points": 5, "rise": None},
             "batch": {"flush_windows": 8, "max_wait_s": 0.05},
         }
         return Settings.model_validate(tree)
@@ -168,7 +168,7 @@ class Member:
     """The service in a thread, with a network that is none."""
 
     def __init__(self, settings: Settings) -> None:
-        entry: Any = SimpleNamespace(window_days=20.0)
+        entry: Any = SimpleNamespace(window_days=20.0, joins_bands=False)
         self.metrics, self.errors = Metrics(), list[BaseException]()
         delivery = open_delivery(settings.kafka, self.metrics)
         self.service = make_service(settings, entry, delivery, self.metrics, Health())

@@ -42,7 +42,7 @@ def a_curve(theta: list[float] | None, baseline_error: float = 0.0, n: int = 30)
     i = np.unique(np.r_[dense, rng.choice(GRID, n - n // 2, replace=False)])
     t = torch.from_numpy(i * DAYS / (GRID - 1))[None]
     one = torch.ones(1)
-    pattern = Pattern(t.float(), SIGMA * torch.ones(1, len(i)), one.long() * len(i), SIGMA * one)
+    pattern = Pattern.of(t.float(), SIGMA * torch.ones(1, len(i)), one.long() * len(i), SIGMA * one)
     signal = 0 if theta is None else signal_of(torch.tensor([theta]), pattern)
     noise = SIGMA * torch.from_numpy(rng.standard_normal((1, len(i)))).float()
     flux = (1 + signal) * (1 + baseline_error) + noise

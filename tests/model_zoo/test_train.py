@@ -603,7 +603,8 @@ def test_the_command_trains_and_files_an_entry(
     assert filed.card.evaluation == figures
     assert filed.card.training["config"]["seed"] == 5
     assert filed.card.training["curves"] == 32 * filed.card.training["steps"] > 0
-    assert filed.config["window"] == {"days": 20.0, "max_points": 256, "buckets": [128, 256]}
+    window = {"days": 20.0, "max_points": 256, "buckets": [128, 256], "joins_bands": False}
+    assert filed.config["window"] == window
     assert filed.threshold >= 2
     assert cli.main(["train", str(config), *where, *options, "--resume"]) == 0
     parts = ["--parts", "calibration", "--update-card", "--out", str(tmp_path / "report")]
