@@ -238,7 +238,7 @@ def _detection(found: Mapping[str, Any]) -> str:
     for name, words in RULES.items():
         detector = own["detectors"][name]
         label = words.format(threshold=network["threshold"], n_validation=found["n_validation"])
-        shares = (_percent(detector[part]["share"]) for part in ("all", "rho_ge_5"))
+        shares = (_percent(detector.get(part, {}).get("share")) for part in ("all", "rho_ge_5"))
         rows.append((label, *shares, str(alarms.get(name, {}).get("false_alarms", "-"))))
     return markdown_table(head, rows)
 
@@ -631,8 +631,8 @@ def fuzz() -> str:
     )
 
 
-def _percent(share: float, digits: int = 2) -> str:
-    return f"{100 * share:.{digits}f} %"
+def _percent(share: float | None, digits: int = 2) -> str:
+    return "-" if share is None else f"{100 * share:.{digits}f} %"
 
 
 # Writing
