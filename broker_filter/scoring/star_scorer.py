@@ -6,7 +6,7 @@ import time as clock
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,10 @@ from broker_filter.errors import SchemaError
 from broker_filter.inference.scorer import Scored, Scorer
 from broker_filter.observe.metrics import Metrics
 from broker_filter.photometry.usable import Limits, accept
-from broker_filter.pipeline.core import Pipeline
 from broker_filter.replay.lightcurves.stream import LightCurves
 from broker_filter.scoring.result import Result
-from broker_filter.service.assembly import make_assessment, make_intake, open_entry
+from broker_filter.service.entries import open_entry
+from broker_filter.service.watched import watched_pipeline
 from broker_filter.types import FloatArray, Message, Photometry, WindowBatch
 
 __all__ = ["StarScorer", "scorer_of", "settings_for"]
@@ -41,18 +41,12 @@ class StarScorer:
     def __init__(self, settings: Settings) -> None:
         entry = open_entry(settings)
         self._metrics = Metrics()
-        self._watches: list[_Watch] = []
-        assessment = make_assessment(settings, entry, self._metrics, self._watched)
-        self._pipeline = Pipeline(make_intake(settings, entry, self._metrics), assessment)
+        self._pipeline, self._watch = watched_pipeline(settings, entry, self._metrics, _Watch)
         chosen = settings.input
         self._limits = Limits(chosen.mjd_min, chosen.mjd_max, chosen.flag_mask)
         self._rule = make_rule(
             settings.alert, card_threshold=entry.threshold, window_days=entry.window_days
         )
-
-    def _watched(self, scorer: Scorer) -> Scorer:
-        self._watches.append(_Watch(scorer))
-        return cast("Scorer", self._watches[0])
 
     def __call__(self, parts: Sequence[Photometry]) -> Result:
         """Score the light curve of one star.
@@ -69,7 +63,7 @@ class StarScorer:
             for why in dict.fromkeys(why for one in usable for why in one.rejected)
         }
         before = self._counts()
-        watch = self._watches[0]
+        watch = self._watch
         watch.seen.clear()
         stream = LightCurves([one.photometry for one in usable if len(one.photometry)])
         messages = [

@@ -27,10 +27,9 @@ from broker_filter.inference.scorer import Scored, Scorer
 from broker_filter.inference.zoo import Entry
 from broker_filter.observe.metrics import Metrics
 from broker_filter.observe.text import aligned_table
-from broker_filter.pipeline.core import Pipeline
 from broker_filter.replay.lightcurves.file import read_lightcurve
 from broker_filter.replay.lightcurves.stream import LightCurves, load
-from broker_filter.service.assembly import make_assessment, make_intake
+from broker_filter.service.watched import watched_pipeline
 from broker_filter.types import Fit, Message, NotFitted, Photometry, StarEpochs, WindowBatch
 from model_zoo.evaluate.labels import LabelledStar
 
@@ -167,17 +166,8 @@ class Filter:
                 "batch": {"chunk": 1},
             }
         )
-        metrics = Metrics()
-        intake = make_intake(settings, entry, metrics)
-        watches: list[_Watch] = []
-
-        def watched(scorer: Scorer) -> Scorer:
-            watches.append(_Watch(scorer))
-            return cast("Scorer", watches[0])
-
-        assessment = make_assessment(settings, entry, metrics, watched)
-        self._pipeline, self._stars = Pipeline(intake, assessment), 0
-        self._watch = watches[0]
+        self._pipeline, self._watch = watched_pipeline(settings, entry, Metrics(), _Watch)
+        self._stars = 0
 
     def __call__(self, star: LabelledStar, parts: Sequence[Photometry]) -> StarRecord:
         """Send the epochs of one star through the filter."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,9 +18,8 @@ from broker_filter.config import Settings
 from broker_filter.inference.scorer import Scored, Scorer
 from broker_filter.inference.zoo import Entry
 from broker_filter.observe.metrics import Metrics
-from broker_filter.pipeline.core import Pipeline
 from broker_filter.replay.lightcurves.stream import LightCurves
-from broker_filter.service.assembly import make_assessment, make_intake
+from broker_filter.service.watched import watched_pipeline
 from broker_filter.types import Fit, FloatArray, Message, NotFitted, Photometry, StarEpochs
 
 __all__ = ["START", "Look", "ServicePath", "one_star"]
@@ -99,16 +98,7 @@ class ServicePath:
                 "alert": {"rivals": False, "posterior_samples": 10},
             }
         )
-        metrics = Metrics()
-        intake = make_intake(settings, entry, metrics)
-        watches: list[_Watch] = []
-
-        def watched(scorer: Scorer) -> Scorer:
-            watches.append(_Watch(scorer))
-            return cast("Scorer", watches[0])
-
-        assessment = make_assessment(settings, entry, metrics, watched)
-        self._pipeline, self._watch = Pipeline(intake, assessment), watches[0]
+        self._pipeline, self._watch = watched_pipeline(settings, entry, Metrics(), _Watch)
 
     def __call__(self, parts: Sequence[Photometry]) -> list[Look]:
         """Send one star through; its looks, in order."""
