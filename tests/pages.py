@@ -393,10 +393,20 @@ def _fit(
     if emcee:
         notes += (
             f" emcee with the paper's settings takes {emcee['ratio_median']:.0f} times as long to"
-            f" as many independent samples, in the median of {emcee['n']} events, and gives no K;"
+            f" as many independent samples, in the median of {emcee['n']} events{_with_k(emcee)};"
             f" {_percent(emcee['lost_walkers'], 0)} of its walkers are lost."
         )
     return "\n\n".join([markdown_table((title, *head), rows), markdown_table(by_snr, bins), notes])
+
+
+def _with_k(emcee: Mapping[str, Any]) -> str:
+    """What it takes emcee to find K, where that was measured."""
+    if "with_k_ratio_median" not in emcee:
+        return ", and gives no K"
+    return (
+        f", and {emcee['with_k_ratio_median']:.0f} times with K, by chains at 16 powers of the"
+        f" likelihood, whose ln K is off by {emcee['with_k_off_median']:.1f}"
+    )
 
 
 def _worst(row: Mapping[str, Any], side: str, level: str) -> str:

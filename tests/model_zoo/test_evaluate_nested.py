@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.network import Network
 from model_zoo.evaluate.draw.fits import draw_nested
 from model_zoo.evaluate.measure import fits
 from model_zoo.evaluate.measure.certified import star_of
-from model_zoo.evaluate.measure.chains import measure_chains, run_lens_chain
+from model_zoo.evaluate.measure.chains import measure_chains, run_ladder, run_lens_chain
 from model_zoo.evaluate.measure.fits import of_all_kinds
 from model_zoo.evaluate.measure.nested import measure_nested, nested_sampling
 from model_zoo.evaluate.report.fits import at_equal_error, nested_tables
@@ -100,6 +101,20 @@ def test_chains_of_four_parameters_stay_in_the_prior_and_find_the_peak() -> None
     assert (samples <= PAPER_PRIOR.high[:4]).all()
     heights = chain.get_log_prob()
     assert heights[-1].max() > heights[0].mean()
+
+
+def test_a_ladder_of_chains_finds_a_known_k() -> None:
+    low, high = (
+        torch.tensor(edge[:4], dtype=torch.float64) for edge in (PAPER_PRIOR.low, PAPER_PRIOR.high)
+    )
+
+    def peak(theta: Tensor) -> Tensor:
+        u = (theta - low) / (high - low)
+        return torch.from_numpy(gaussian(u.numpy()))
+
+    ln_k, seconds = run_ladder(peak, PAPER_PRIOR, 400, 200, seed=1, rungs=10)
+    assert ln_k == pytest.approx(4 * math.log(0.02 * math.sqrt(2 * math.pi)), abs=0.5)
+    assert seconds > 0
 
 
 def test_chains_are_set_beside_the_fit_at_equal_accuracy(network: Network) -> None:

@@ -3,7 +3,9 @@
 The settings are those of Smyth, Perreault-Levasseur & Hezaveh (ICML 2026), appendix "NPE vs. MCMC
 Wall-Clock Benchmark". f_s is integrated out for the chains too, which helps them: four parameters
 mix faster than five. Accuracy is the number of independent samples: of a fit its effective sample
-size, of a chain its samples over its autocorrelation time. The fit gives K as well; chains do not.
+size, of a chain its samples over its autocorrelation time. The fit gives K as well. A chain does
+not; for K it takes a ladder of chains, each of the likelihood to a power (stepping stones: Xie et
+al. 2011, Systematic Biology 60, 150).
 """
 
 from __future__ import annotations
@@ -11,15 +13,16 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import emcee
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from broker_filter.inference.likelihood import Likelihood
+from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.network import Network
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.types import Fit
@@ -28,12 +31,14 @@ from model_zoo.evaluate.measure.speed import BURN_IN, RETAINED, WALKERS
 from model_zoo.evaluate.sets import SEEDS
 from model_zoo.simulate.curves import Simulator
 
-__all__ = ["measure_chains", "run_lens_chain"]
+__all__ = ["measure_chains", "run_ladder", "run_lens_chain"]
 
 Floats = NDArray[np.float64]
+LogRatio = Callable[[Tensor], Tensor]  # lenses, shape (n, 4) -> ln L(lens) / L(no lens), shape (n,)
 
 LENS = 4
 LOST = 20.0  # ln L below the best of the ensemble, at which a walker is lost
+RUNGS, SKEW = 16, 0.3  # of a ladder: powers (k / RUNGS) ** (1 / SKEW), as Xie et al. advise
 
 
 def measure_chains(
@@ -65,7 +70,9 @@ def measure_chains(
         Settings of the chains; ``ratio_median``, how many times longer a chain takes to as many
         independent samples as the fit has, its burn-in as set; medians of seconds, autocorrelation
         time and acceptance; ``never_moved``, chains without such a time, which these medians leave
-        out; ``lost_walkers``, their share; ``events``, a row each.
+        out; ``lost_walkers``, their share; ``with_k_ratio_median``, how many times longer than the
+        fit a ladder of `RUNGS` such chains takes, at these settings; ``with_k_off_median``, by how
+        much its ln K differs from the fit's; ``events``, a row each.
     """
     problem = Problem.of(entry_config)
     steps, rows = burn_in + math.ceil(retained / WALKERS), []
@@ -76,14 +83,52 @@ def measure_chains(
         chain, passed = run_lens_chain(one.likelihood, problem.prior, steps, seed=one.seed)
         seconds = one.flow_seconds + one.fit_seconds
         row = _against(one.fit, seconds, _health(chain, burn_in), passed / steps, burn_in)
+        ln_k, climbed = run_ladder(one.likelihood, problem.prior, steps, burn_in, seed=one.seed)
+        row |= _with_k(one.fit, seconds, ln_k, passed + climbed)
         rows.append(one.about | row)
     return _summary(rows, burn_in, retained)
 
 
+def run_ladder(
+    likelihood: LogRatio,
+    prior: BoxPrior,
+    steps: int,
+    burn_in: int,
+    *,
+    seed: int,
+    rungs: int = RUNGS,
+) -> tuple[float, float]:
+    """K's logarithm by stepping stones between the prior and the posterior, and its CPU seconds.
+
+    The chain of the posterior itself is not needed: samples of each power serve the next one.
+    """
+    powers = (np.arange(rungs + 1) / rungs) ** (1 / SKEW)
+    began = time.process_time()
+    draws = prior.sample(WALKERS * (steps - burn_in), torch.Generator().manual_seed(seed))
+    with torch.inference_mode():
+        heights = likelihood(draws[:, :LENS].double()).numpy()
+    ln_k, seconds = _stone(powers[1], heights), time.process_time() - began
+    for k, power in enumerate(powers[1:-1], 1):
+        chain, passed = run_lens_chain(likelihood, prior, steps, seed=seed + k, power=power)
+        heights = chain.get_log_prob(discard=burn_in, flat=True) / power
+        ln_k += _stone(powers[k + 1] - power, heights)
+        seconds += passed
+    return ln_k, seconds
+
+
+def _stone(power: float, heights: Floats) -> float:
+    """Logarithm of the mean of the likelihood to a power."""
+    log = power * np.nan_to_num(heights, nan=-np.inf)
+    return float(np.logaddexp.reduce(log)) - math.log(len(log))
+
+
 def run_lens_chain(
-    likelihood: Likelihood, prior: BoxPrior, steps: int, *, seed: int
+    likelihood: LogRatio, prior: BoxPrior, steps: int, *, seed: int, power: float = 1.0
 ) -> tuple[emcee.EnsembleSampler, float]:
-    """An ensemble of `WALKERS` that starts from the prior, and its CPU seconds."""
+    """An ensemble of `WALKERS` that starts from the prior, and its CPU seconds.
+
+    Its density is the prior times the likelihood to ``power``.
+    """
     low, high = (np.array(edge[:LENS]) for edge in (prior.low, prior.high))
 
     @torch.inference_mode()
@@ -91,7 +136,7 @@ def run_lens_chain(
         inside = ((theta >= low) & (theta <= high)).all(1)
         log = np.full(len(theta), -np.inf)
         if inside.any():
-            log[inside] = likelihood(torch.from_numpy(theta[inside])).numpy()
+            log[inside] = power * likelihood(torch.from_numpy(theta[inside])).numpy()
         finite: Floats = np.nan_to_num(log, nan=-np.inf, neginf=-np.inf)
         return finite
 
@@ -135,6 +180,16 @@ def _against(
     }
 
 
+def _with_k(fit: Fit, seconds: float, ln_k: float, passed: float) -> dict[str, float]:
+    """The ladder's K beside the fit's; ``passed``, seconds of all its chains."""
+    return {
+        "with_k_seconds": round(passed, 2),
+        "with_k_ratio": round(passed / seconds, 1),
+        "lnk_fit": round(fit.log10_k * LN_10, 2),
+        "lnk_ladder": round(ln_k, 2),
+    }
+
+
 def _summary(rows: list[dict[str, Any]], burn_in: int, retained: int) -> dict[str, Any]:
     mixed = [row for row in rows if row["ratio"] is not None]
     names = ("ratio", "fit_seconds", "chain_seconds", "autocorrelation_steps", "acceptance")
@@ -146,6 +201,8 @@ def _summary(rows: list[dict[str, Any]], burn_in: int, retained: int) -> dict[st
         "burn_in": burn_in,
         "retained": retained,
         **middle,
+        "with_k_ratio_median": _median([row["with_k_ratio"] for row in rows]),
+        "with_k_off_median": _median([abs(row["lnk_ladder"] - row["lnk_fit"]) for row in rows]),
         "lost_walkers": round(float(np.mean([row["lost_walkers"] for row in rows])), 3),
         "events": rows,
     }
