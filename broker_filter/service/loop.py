@@ -203,7 +203,7 @@ class Service:
         """Put messages into the windows, slice by slice, as long as the worker keeps up."""
         while True:
             if self._intake.due(time.monotonic()) and not self._worker.full():
-                self._submit()
+                self._submit(self._captures.due())
             if not self._inbox or self._worker.full() or self._outgoing.failing():
                 return
             messages = self._slice()
@@ -242,10 +242,13 @@ class Service:
         self._metrics.set("gpu_queue_batches", self._worker.waiting())
 
     def _save(self) -> None:
-        """Hand over copies that are committed, and copy the state whose turn it is."""
+        """Hand over copies that are committed, and copy the state whose turn it is.
+
+        In a backlog the worker is always full by now; then copies go along with its work.
+        """
         self._captures.hand_over(self._source.committed)
-        if not self._worker.full() and (due := self._captures.due()) is not None:
-            self._submit([due])
+        if not self._worker.full() and (due := self._captures.due()):
+            self._submit(due)
 
     # Partitions that go
 

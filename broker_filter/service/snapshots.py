@@ -240,9 +240,12 @@ class Captures:
                 del self._taken[key]
                 self._expected.discard(key)
 
-    def due(self) -> StateKey | None:
-        """The key of the state to copy now; None while a copy is on its way."""
-        return None if self._writer is None or self._expected else self._writer.due()
+    def due(self) -> frozenset[StateKey]:
+        """The key of the state to copy now, if any; none while a copy is on its way."""
+        if self._writer is None or self._expected:
+            return frozenset()
+        key = self._writer.due()
+        return frozenset() if key is None else frozenset([key])
 
     def forget(self, gone: Collection[StateKey]) -> None:
         """Leave states to others."""

@@ -125,6 +125,10 @@ class Stream:
             self._place = following
             time.sleep(SLICE_S)
 
+    def settled(self) -> None:
+        """Wait until the group has committed all that was published."""
+        self._run.until(lambda: sum(self._run.committed().values()) == self._place)
+
 
 def live(run: Trial, filter_: Filter) -> None:
     """Wait until a filter has begun with a partition."""

@@ -51,12 +51,26 @@ def bad(offset: int) -> Message:
     return build.message(b"?", offset)
 
 
+class Turnstile:
+    """A gate that lets so many through."""
+
+    def __init__(self) -> None:
+        self._left = threading.Semaphore(0)
+
+    def wait(self, timeout_s: float) -> bool:
+        return self._left.acquire(timeout=timeout_s)
+
+    def set(self, n: int = 1000) -> None:
+        self._left.release(n)
+
+
 class Judge:
     """Stands in for the network: an alert for each piece of work, once the gate is open."""
 
     def __init__(self) -> None:
-        self.gate = threading.Event()
+        self.gate: Any = threading.Event()
         self.gate.set()
+        self.begun = 0
         self.error: BaseException | None = None
         self.works: list[Work] = []
         self.restored: list[tuple[Partition, int | None]] = []
@@ -65,6 +79,7 @@ class Judge:
 
     def assess(self, work: Work, now_ms: int) -> Outputs:
         assert now_ms > 0
+        self.begun += 1
         assert self.gate.wait(PATIENCE_S)
         if self.error is not None:
             raise self.error
@@ -146,6 +161,7 @@ class Bench:
         self,
         delivery: Callable[[Outlet], Delivery] = AtLeastOnce,
         store: SnapshotStore | None = None,
+        interval_s: float = 3600,
         **sections: dict[str, Any],
     ) -> None:
         tree: dict[str, Any] = {
@@ -174,7 +190,7 @@ class Bench:
         judge: Any = self.judge
         self.writer = None
         if store is not None:
-            self.writer = SnapshotWriter(store, self.metrics, interval_s=3600)
+            self.writer = SnapshotWriter(store, self.metrics, interval_s=interval_s)
             self.writer.start()
         restorer = Restorer(
             lambda key, partitions, snapshots: find_start(
@@ -528,6 +544,30 @@ def test_state_is_saved_on_stop_and_taken_up_again(tmp_path: Path) -> None:
         assert second.judge.restored == [(PARTITION, 2)]
     assert second.metrics.value("restores_total", outcome="snapshot") == 1
     assert second.metrics.value("records_consumed_total", topic="epochs") == 1
+
+
+def test_snapshots_are_taken_while_the_worker_is_never_idle(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("broker_filter.service.loop.SLICE_BYTES", 1)
+    monkeypatch.setattr("broker_filter.service.loop.PAUSE_S", 0.0)
+    batch = {"flush_windows": 1, "max_wait_s": 0, "queue_depth": 1}
+    bench = Bench(exactly_once, SnapshotStore(str(tmp_path)), 1e-6, batch=batch)
+    judge, turnstile = bench.judge, Turnstile()
+    judge.gate = turnstile
+
+    def finish_one() -> None:  # so the queue has room, until the loop fills it in this turn
+        done = len(judge.works)
+        turnstile.set(1)
+        until(lambda: judge.begun - 1 == len(judge.works) == done + 1)
+
+    with bench.running():
+        bench.stream.memory.push(*(good(offset) for offset in range(100)))
+        until(lambda: judge.begun == 1)
+        for _ in range(20):
+            bench.do(finish_one)
+        assert any(work.captured for work in judge.works[10:])
+        assert bench.committed < 100
 
 
 def test_without_a_snapshot_the_topic_is_replayed_in_silence() -> None:
