@@ -38,6 +38,9 @@ class LensDensity:
         Bounds of the prior of f_s.
     log_f_s : bool
         Whether it is uniform in log f_s (then by steps) and not in f_s.
+    night : (int, int, float), optional
+        First and last epoch of a night that is off as a whole, and the standard deviation of its
+        offset.
     """
 
     def __init__(
@@ -47,14 +50,21 @@ class LensDensity:
         f_s: tuple[float, float] = (0.0, 1.0),
         *,
         log_f_s: bool = False,
+        night: tuple[int, int, float] | None = None,
     ) -> None:
         self._edges = np.geomspace(*f_s, STEPS + 1) if log_f_s else np.array(f_s)
         self._scale, scale_share = _mixed_scales(family)
         amplitude, tau, share = _mixed(family)
         self._log_share = np.log(scale_share[:, None] * share)
         self._noise = light.noise(amplitude, tau)
-        self._fixed = np.stack([light.residual, np.ones(len(light))], axis=1)
-        self._variance = light.baseline_error**2
+        columns = [light.residual, np.ones(len(light))]
+        self._variances = [light.baseline_error**2]
+        if night is not None:
+            first, last, error = night
+            columns.append(np.zeros(len(light)))
+            columns[-1][first : last + 1] = 1
+            self._variances.append(error**2)
+        self._fixed = np.stack(columns, axis=1)
         self._n = len(light)
 
     def __call__(self, signal: FloatArray) -> FloatArray:
@@ -70,20 +80,21 @@ class LensDensity:
         ndarray, shape (m,), float64
         """
         noise, variance = self._noise, np.square(self._scale)[:, None, None]
-        products = noise.products(self._fixed)[None]
-        few = products / variance[..., None]
+        few = noise.products(self._fixed)[None] / variance[..., None]
         squares, mixed = noise.products_with(self._fixed, signal)
         square, across = squares[None] / variance, mixed[None] / variance[..., None]
-        few, taken = absorbed(few, 1, np.array(self._variance))
-        # What the baseline takes of the products with the signal, by the same formula.
-        ones = products[:, :, 1, :] / variance
-        share = self._variance / (1 + self._variance * ones[..., 1])[..., None]
-        with_ones = across[..., 1, :]
-        a = square - share * np.square(with_ones)
-        b = across[..., 0, :] - share * with_ones * ones[..., :1]
+        taken = np.zeros(few.shape[:2])
+        for j, own in enumerate(self._variances, 1):
+            # What baseline and night take of the products with the signal, as `absorbed` does.
+            with_own = across[..., j, :]
+            share = (own / (1 + own * few[..., j, j]))[..., None]
+            square = square - share * np.square(with_own)
+            across = across - (share * few[..., j])[..., None] * with_own[..., None, :]
+            few, more = absorbed(few, j, np.array(own))
+            taken = taken + more
         log_p = taken - 0.5 * few[..., 0, 0] - 0.5 * noise.log_determinant
         log_p += self._log_share - self._n * np.log(self._scale)[:, None]
-        each = log_p[..., None] + log_mean_over_f_s(a, b, self._edges)
+        each = log_p[..., None] + log_mean_over_f_s(square, across[..., 0, :], self._edges)
         return np.asarray(log_sum(each.reshape(-1, each.shape[-1]), axis=0))
 
 

@@ -19,7 +19,6 @@ unit of flux is the baseline throughout.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -40,9 +39,6 @@ LONGEST_NIGHT: Final = 1.0
 GROSS_EPOCH, GROSS_NIGHT = 30.0, 3.0
 """Least standard deviation of the offset of a wrong epoch, and of a wrong night, in median errors
 of the source."""
-
-OFFSET_SIZES: Final = 4
-"""Sizes that an offset has in a lens's prior: each ten times the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +113,6 @@ class SourceLight:
         """The same where one epoch has next to no weight."""
         sigma = self.sigma.copy()
         sigma[epoch] = max(float(abs(self.residual[epoch])), float(sigma[epoch])) * 10
-        return replace(self, sigma=sigma)
-
-    def with_offsets(self, epochs: Sequence[int]) -> SourceLight:
-        """The same with errors that hold a gross offset of some epochs, of a few sizes alone."""
-        sigma = self.sigma.copy()
-        for i in epochs:
-            size = np.log10(abs(self.residual[i]) / (GROSS_EPOCH * self.median_error))
-            step = min(max(round(float(size)), 0), OFFSET_SIZES - 1)
-            sigma[i] = np.hypot(sigma[i], GROSS_EPOCH * self.median_error * 10.0**step)
         return replace(self, sigma=sigma)
 
     def noise(self, amplitude: FloatArray, tau: FloatArray) -> RedNoise:

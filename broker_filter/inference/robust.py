@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -18,18 +19,17 @@ from torch import Tensor
 
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.lens_density import LensDensity
+from broker_filter.inference.lens_outliers import WrongSet, far_off, left_over
 from broker_filter.inference.likelihood import Likelihood
-from broker_filter.inference.noise_family import OFFSET_SIZES, NoiseFamily, SourceLight
+from broker_filter.inference.noise_family import NoiseFamily, SourceLight
 from broker_filter.inference.supremum import Supremum, log_supremum
 from broker_filter.types import FloatArray, NoiseFit, RobustK
 
 __all__ = ["robust_k", "source_lights"]
 
 MOST_SAMPLES = 200
-NONE_WRONG = 0.9
-"""Prior probability that no epoch of a source is wrong; one, and two, have half of the rest."""
-OUTLIER = 7.0
-"""Errors that an epoch is off at least for the lens to count it as wrong: fewer save nothing."""
+SEARCHES = 2
+"""Times that what the best lens so far leaves over is looked for."""
 SMALLEST = 1e-6  # of the error of a baseline, relative
 
 
@@ -83,21 +83,31 @@ def _log_density(
 ) -> FloatArray:
     """Of the epochs of one source for each lens, or less than that.
 
-    A lensed star may have wrong epochs too: its density is a sum over all sets of them, by their
-    prior. Of the sum two terms are taken, none and those wrong without a lens, so that it is never
-    too large.
+    Of the sum over all sets of wrong epochs and nights few terms are taken: none, those wrong
+    without a lens, and those that the best lens so far leaves over.
     """
 
-    def of(light: SourceLight) -> FloatArray:
-        f_s = likelihood.f_s_range
-        return LensDensity(light, family, f_s, log_f_s=likelihood.uniform_in_log_f_s)(signal)
+    def term(wrong: WrongSet) -> FloatArray:
+        density = LensDensity(
+            wrong.applied(light),
+            family,
+            likelihood.f_s_range,
+            log_f_s=likelihood.uniform_in_log_f_s,
+            night=wrong.night,
+        )
+        return density(signal) + wrong.log_prior(light)
 
-    none = of(light) + math.log(NONE_WRONG)
-    wrong = [i for i in best.wrong_epochs if abs(light.residual[i]) > OUTLIER * light.sigma[i]]
-    if not wrong:
-        return none
-    prior = (1 - NONE_WRONG) / 2 / (len(light) * OFFSET_SIZES) ** len(wrong)
-    return np.asarray(np.logaddexp(none, of(light.with_offsets(wrong)) + math.log(prior)))
+    sets = {WrongSet(), far_off(light, light.residual, best.wrong_epochs)}
+    found = {wrong: term(wrong) for wrong in sets}
+    for _ in range(SEARCHES):
+        known = max(found, key=lambda wrong: float(found[wrong].max()))
+        lens = signal[:, int(found[known].argmax())]
+        new = left_over(light, family, lens, known)
+        more = {new, replace(new, night=None)} - set(found)
+        if not more:
+            break
+        found |= {wrong: term(wrong) for wrong in more}
+    return np.asarray(np.logaddexp.reduce(list(found.values())))
 
 
 def _noise_fit(light: SourceLight, family: NoiseFamily, best: Supremum) -> NoiseFit:

@@ -130,6 +130,24 @@ def test_the_lens_density_is_the_integral_over_flux_share_and_baseline(log_f_s: 
     assert found[0] == pytest.approx(math.log(whole), abs=1e-6)
 
 
+def test_a_night_that_is_off_is_taken_up_as_a_column_of_the_covariance() -> None:
+    light = star(16, n=30, b=0.01)
+    white = NoiseFamily((1.0, 1.0 + 1e-12), 0.0)
+    first, last, error = int(light.nights[1][0]), int(light.nights[1][-1]), 0.2
+    light.residual[first : last + 1] += 0.3
+    cov = covariance(light.t, light.sigma, 1.0, 0.0, 1.0, 0.01)
+    cov[first : last + 1, first : last + 1] += error**2
+    signal = np.exp(-0.5 * ((light.t - 10) / 3) ** 2)
+
+    def density(f_s: float) -> float:
+        moved = SourceLight(light.t, light.residual - f_s * signal, light.sigma, 0.01)
+        return math.exp(log_density(moved, cov))
+
+    whole = quad(density, 0, 1, epsabs=0, epsrel=1e-9, points=[0.05])[0]
+    found = LensDensity(light, white, night=(first, last, error))(signal[:, None])
+    assert found[0] == pytest.approx(math.log(whole), abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("k", "a", "tau"), [(0.8, 0.0, 1.0), (1.5, 0.0, 1.0), (0.8, 1.0, 0.1), (1.2, 1.0, 5.0)]
 )

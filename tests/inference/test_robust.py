@@ -101,3 +101,16 @@ def test_an_event_beside_gross_outliers_is_still_one() -> None:
     assert robust[1] is not None
     assert robust[1].log10_k > 0.6 * robust[0].log10_k
     assert len(robust[1].noise[0].wrong_epochs) == 2
+
+
+def test_a_wild_epoch_is_no_reason_against_a_lens_where_the_event_has_wilder_ones() -> None:
+    """Without a lens the peak's own epochs are the wrong ones."""
+    clean = epochs(10, height=8.0)
+    flux = clean.flux.copy()
+    peak = clean.mjd_tai[int(flux.argmax())]
+    far = np.flatnonzero(np.abs(clean.mjd_tai - peak) > 4)[[10, 30]]
+    flux[far] += (0.5, -0.4)  # 25 and 20 errors
+    robust = [fit(each).robust for each in (clean, replace(clean, flux=flux))]
+    assert robust[0] is not None
+    assert robust[1] is not None
+    assert robust[1].log10_k > 0.6 * robust[0].log10_k
