@@ -7,7 +7,7 @@ Nothing per point is a Python object: a message becomes one `Photometry`, whose 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, get_args
 
@@ -41,6 +41,7 @@ __all__ = [
     "StarId",
     "StateKey",
     "WindowBatch",
+    "runs_of",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -66,9 +67,13 @@ ALERT_TOPIC = "microlensing-alerts"
 DEAD_LETTER_TOPIC = "microlensing-dead-letters"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Message:
-    """One message as it came from a topic, undecoded."""
+    """One message as it came from a topic, undecoded.
+
+    Nobody changes one; it is not frozen because to make one would take six times as long, and one
+    is made of each epoch.
+    """
 
     topic: str
     partition: int
@@ -82,6 +87,20 @@ class Message:
     def next_offset(self) -> int:
         """The offset to commit once this message is done."""
         return self.offset + 1
+
+
+def runs_of(messages: Iterable[Message]) -> Iterator[tuple[Partition, list[Message]]]:
+    """Part messages where the partition changes: a partition, and those that follow each other."""
+    run: list[Message] = []
+    topic, partition = "", -1
+    for message in messages:
+        if message.partition != partition or message.topic != topic:
+            if run:
+                yield (topic, partition), run
+            topic, partition, run = message.topic, message.partition, []
+        run.append(message)
+    if run:
+        yield (topic, partition), run
 
 
 @dataclass(frozen=True, slots=True)

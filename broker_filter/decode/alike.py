@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from broker_filter.decode.native import decode_photometry, star_fault
+from broker_filter.decode.native import MAX_STAR_ID_BYTES, decode_photometry, star_fault
 from broker_filter.decode.native_reader import Layout, layout_of
 from broker_filter.errors import PoisonMessage
 from broker_filter.types import FloatArray, IntArray, Photometry, StarId
@@ -34,6 +34,8 @@ MAX_BYTES: Final = 4096
 
 LONGEST_ID: Final = 9
 """Bytes of an integer of 63 bits; those of 64 are read one by one."""
+
+ASCII: Final = 0x80
 
 _Bytes: TypeAlias = NDArray[np.uint8]
 
@@ -80,7 +82,7 @@ def _read_like_first(values: Sequence[bytes]) -> tuple[NDArray[np.bool_], Photom
     alike = _same_frame(matrix, layout)
     star: list[StarId] | None
     if layout.text:
-        star, alike = _text_ids(values, alike, layout.star)
+        star, alike = _text_ids(matrix[:, layout.star], alike)
     else:
         star = _integer_ids(matrix[alike][:, layout.star])
     if not star:
@@ -103,22 +105,24 @@ def _same_frame(matrix: _Bytes, layout: Layout) -> NDArray[np.bool_]:
     return np.asarray(alike)
 
 
-def _text_ids(
-    values: Sequence[bytes], alike: NDArray[np.bool_], span: slice
-) -> tuple[list[StarId], NDArray[np.bool_]]:
-    """The names of stars, and which messages have good ones."""
-    names: list[StarId] = []
+def _text_ids(names: _Bytes, alike: NDArray[np.bool_]) -> tuple[list[StarId], NDArray[np.bool_]]:
+    """The names of stars, a row of UTF-8 each, and which messages have good ones."""
+    plain = (names < ASCII).all() and names[:, -1].all() and names.shape[1] <= MAX_STAR_ID_BYTES
+    if plain:  # a character a byte
+        text, width = names[alike].tobytes().decode(), names.shape[1]
+        return [text[i : i + width] for i in range(0, len(text), width)], alike
+    star: list[StarId] = []
     good = alike.copy()
     for i in np.flatnonzero(alike).tolist():
         try:
-            name = values[i][span].decode()
+            name = names[i].tobytes().decode()
         except UnicodeDecodeError:
             name = ""
         if not name or star_fault(name):
             good[i] = False
         else:
-            names.append(name)
-    return names, good
+            star.append(name)
+    return star, good
 
 
 def _integer_ids(digits: _Bytes) -> list[StarId] | None:

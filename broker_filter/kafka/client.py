@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import confluent_kafka as ck
@@ -14,7 +14,7 @@ from broker_filter.backoff import Backoff
 from broker_filter.config import Kafka, Security
 from broker_filter.errors import ConfigError
 from broker_filter.kafka.errors import ClientErrors, Throttle
-from broker_filter.types import Message
+from broker_filter.types import Headers, Message
 
 __all__ = [
     "client_config",
@@ -22,6 +22,7 @@ __all__ = [
     "connect",
     "consumer_config",
     "message_of",
+    "messages_of",
     "open_client",
     "producer_config",
 ]
@@ -210,21 +211,28 @@ def _no_broker(kafka: Kafka, reason: str) -> ConfigError:
 
 def message_of(raw: Any) -> Message:  # noqa: ANN401
     """Our own type for a message of the Kafka client."""
-    return Message(
-        topic=raw.topic(),
-        partition=raw.partition(),
-        offset=raw.offset(),
-        key=raw.key(),
-        value=raw.value(),
-        timestamp_ms=max(0, raw.timestamp()[1]),
-        headers=_headers(raw),
-    )
+    return messages_of([raw])[0]
 
 
-def _headers(raw: Any) -> tuple[tuple[str, bytes], ...]:  # noqa: ANN401
-    """Those of a message; none where their names are no text, which the client cannot read."""
+def messages_of(raws: Iterable[Any]) -> list[Message]:
+    """Our own type for messages of the Kafka client; those that are alike share their headers."""
+    messages: list[Message] = []
+    topic, found = "", None
+    headers: Headers = ()
+    for raw in raws:
+        if (name := raw.topic()) != topic:
+            topic = name
+        if (newer := _found(raw)) != found:
+            found, headers = newer, tuple((key, value or b"") for key, value in newer or ())
+        stamp = max(0, raw.timestamp()[1])
+        at = raw.partition(), raw.offset()
+        messages.append(Message(topic, *at, raw.key(), raw.value(), stamp, headers))
+    return messages
+
+
+def _found(raw: Any) -> Any:  # noqa: ANN401
+    """Headers of a message; none where their names are no text, which the client cannot read."""
     try:
-        found = raw.headers()
+        return raw.headers()
     except (UnicodeDecodeError, SystemError):
-        return ()
-    return tuple((name, value or b"") for name, value in found or ())
+        return None

@@ -7,17 +7,18 @@ import json
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby
 from typing import Any
 
 import confluent_kafka as ck
 
 from broker_filter.config import Kafka
 from broker_filter.errors import BrokerFilterError, ConfigError, StateError, TransientError
-from broker_filter.kafka.client import connect, consumer_config, message_of, open_client
+from broker_filter.kafka.client import connect, consumer_config, messages_of, open_client
 from broker_filter.kafka.errors import ClientErrors, ShutOutError, partitions_changed
 from broker_filter.kafka.sharing import require_alike, require_matched, whole
 from broker_filter.kafka.source import Ledger, Member, OnChange
-from broker_filter.types import Message, Partition
+from broker_filter.types import Message, Partition, runs_of
 
 __all__ = ["KafkaSource", "offset_handles"]
 
@@ -104,8 +105,7 @@ class KafkaSource:
         if raws and max_messages > 1:
             # One call for all of them would wait for the last.
             raws += self._errors.call(self._consumer.consume, max_messages - 1, 0)
-        messages = [message_of(raw) for raw in raws if self._usable(raw)]
-        self._ledger.deliver(messages)
+        messages = self._taken(raws)
         self._errors.check()
         return messages
 
@@ -270,21 +270,38 @@ class KafkaSource:
             if not self._paused and where not in self._ledger.resting:
                 self._consumer.resume(_handles([where]))
 
-    def _usable(self, raw: Any) -> bool:  # noqa: ANN401
+    def _taken(self, raws: list[Any]) -> list[Message]:
+        """The messages of partitions that are open, among what was polled."""
+        messages: list[Message] = []
+        for is_message, some in groupby(raws, lambda raw: raw.error() is None):
+            if is_message:
+                messages += self._opened(messages_of(some))
+            else:
+                for raw in some:
+                    self._take_note(raw)
+        return messages
+
+    def _opened(self, messages: list[Message]) -> list[Message]:
         # What was fetched before a revocation or a hold may come after it; it is read again.
-        open_ = (where := (raw.topic(), raw.partition())) in self._ledger.open()
-        if raw.error() is None:
-            self._ledger.ended.discard(where)
-            return open_
+        open_ = self._ledger.open()
+        taken: list[Message] = []
+        for where, run in runs_of(messages):
+            if where in open_:
+                self._ledger.deliver(where, run[-1].next_offset)
+                taken += run
+        return taken
+
+    def _take_note(self, raw: Any) -> None:  # noqa: ANN401
+        """Take note of what the client hands out between messages: ends and errors."""
+        where = raw.topic(), raw.partition()
         if raw.error().code() == ck.KafkaError._PARTITION_EOF:  # noqa: SLF001
-            if open_:
+            if where in self._ledger.open():
                 self._ledger.position[where] = raw.offset()
                 self._ledger.ended.add(where)
         elif raw.error().code() in _GONE and self._by_pattern(raw.topic()):
             self._lose_topic(raw.topic())
         else:
             self._errors.note(raw.error())
-        return False
 
     def _by_pattern(self, topic: str | None) -> bool:
         """Whether a topic came to us by a pattern alone: such topics may go at any time."""

@@ -8,7 +8,7 @@ from itertools import islice
 
 from broker_filter.errors import TransientError
 from broker_filter.kafka.source import Ledger, Member, OnChange
-from broker_filter.types import Message, Partition
+from broker_filter.types import Message, Partition, runs_of
 
 __all__ = ["MemorySource"]
 
@@ -80,7 +80,8 @@ class MemorySource:
         messages = list(islice(ready, max_messages))
         taken = set(map(id, messages))
         self._queue = deque(m for m in self._queue if id(m) not in taken)
-        self._ledger.deliver(messages)
+        for where, run in runs_of(messages):
+            self._ledger.deliver(where, run[-1].next_offset)
         return messages
 
     def start(self, partition: Partition, offset: int, committed: int) -> None:

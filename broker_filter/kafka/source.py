@@ -191,13 +191,12 @@ class Ledger:
         """Those that do not rest."""
         return self.open() - self.resting
 
-    def deliver(self, messages: Iterable[Message]) -> None:
-        """Take note of messages that were handed out."""
-        for message in messages:
-            where = message.topic, message.partition
-            self.delivered[where] = message.next_offset
-            # The end of a partition may have been met past the last message: a commit marker.
-            self.position[where] = max(self.position.get(where, 0), message.next_offset)
+    def deliver(self, partition: Partition, offset: int) -> None:
+        """Take note that the messages of a partition before an offset were handed out."""
+        self.ended.discard(partition)
+        self.delivered[partition] = offset
+        # The end of a partition may have been met past the last message: a commit marker.
+        self.position[partition] = max(self.position.get(partition, 0), offset)
 
     def decided(self, partition: Partition) -> int:
         """The offset before which all is done: the position, unless messages are on their way."""

@@ -8,10 +8,10 @@ halves share it.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from broker_filter.types import (
     Photometry,
     StateKey,
     WindowBatch,
+    runs_of,
 )
 from broker_filter.windows.schedule import Schedule
 from broker_filter.windows.store import WindowStore
@@ -116,33 +117,33 @@ class Intake:
         offsets: dict[Partition, int] = {}
         groups: dict[tuple[StateKey, bool], list[Message]] = {}
         received_ms = max((message.timestamp_ms for message in messages), default=0)
-        for where, found in groupby(messages, lambda m: (m.topic, m.partition)):
-            run = list(found)
+        consumed: Counter[str] = Counter()
+        for where, run in runs_of(messages):
+            consumed[where[0]] += len(run)
             key = self._key_of(where)
             live_from = self._pass(key, where, run)
-            live = [message for message in run if message.next_offset > live_from]
-            if len(live) < len(run):
-                before = [message for message in run if message.next_offset <= live_from]
-                groups.setdefault((key, True), []).extend(before)
-            if live:
-                groups.setdefault((key, False), []).extend(live)
-                offsets[where] = live[-1].next_offset
+            silent = bisect_right(run, live_from, key=lambda message: message.next_offset)
+            if silent:
+                groups.setdefault((key, True), []).extend(run[:silent])
+            if silent < len(run):
+                groups.setdefault((key, False), []).extend(run[silent:])
+                offsets[where] = run[-1].next_offset
         pieces = {
-            (key, silent): self._reader.read(
-                group, self._kept[key].store.wanted_from, [] if silent else dead
+            (key, is_silent): self._reader.read(
+                group, self._kept[key].store.wanted_from, [] if is_silent else dead
             )
-            for (key, silent), group in groups.items()
+            for (key, is_silent), group in groups.items()
         }
         for letter in dead:
             self._metrics.inc("records_dead_total", reason=letter.reason)
-        for topic, count in Counter(message.topic for message in messages).items():
+        for topic, count in consumed.items():
             self._metrics.inc("records_consumed_total", count, topic=topic)
         if offsets:
             self._batcher.note_offsets(offsets, now)
         # By one key the silent messages come first, as they did when they counted.
-        for (key, silent), read in pieces.items():
-            origin = Origin(key, received_ms, silent)
-            self._insert(self._kept_of(key), groups[key, silent], read, now, origin)
+        for (key, is_silent), read in pieces.items():
+            origin = Origin(key, received_ms, is_silent)
+            self._insert(self._kept_of(key), groups[key, is_silent], read, now, origin)
         self._note_live(now)
         return dead
 

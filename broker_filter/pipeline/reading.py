@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class MessageReader:
             What concerns more than one message, such as a registry out of reach.
         """
         pieces: list[Piece] = []
-        for single_star, run in groupby(messages, lambda m: self._decoder.single_star(m)):
+        for single_star, run in groupby(messages, self._decoder.single_star):
             together = self._together if single_star else self._one_by_one
             pieces += together(list(run), tracked, dead)
         return pieces
@@ -128,10 +128,13 @@ def _each_star_once(
     groups: Sequence[tuple[IntArray, Photometry]], size: int
 ) -> Iterator[tuple[IntArray, Photometry]]:
     """Part groups of messages into such as hold each star once, in the order of their messages."""
+    names = [photometry.star[:: len(photometry) // len(rows)] for rows, photometry in groups]
+    if len(set(chain.from_iterable(names))) == sum(map(len, names)):
+        yield from groups
+        return
     star: list[StarId | None] = [None] * size
-    for rows, photometry in groups:
-        epochs = len(photometry) // len(rows)
-        for row, name in zip(rows.tolist(), photometry.star[::epochs], strict=True):
+    for (rows, _), some in zip(groups, names, strict=True):
+        for row, name in zip(rows.tolist(), some, strict=True):
             star[row] = name
     turn = _turns(star)
     parts = [part for rows, photometry in groups for part in _by_turn(rows, photometry, turn)]

@@ -11,7 +11,7 @@ from broker_filter.alerts.alert import Alert
 from broker_filter.kafka.source import Source
 from broker_filter.observe.metrics import Metrics
 from broker_filter.schemas import schema_id
-from broker_filter.types import DeadLetter, Message, Partition
+from broker_filter.types import DeadLetter, Message, Partition, runs_of
 
 __all__ = ["Reporter", "fields"]
 
@@ -41,8 +41,8 @@ class Reporter:
         """Messages have been put into the windows, those that could not be used left out."""
         newest_s = min(messages[-1].timestamp_ms / 1000, time.time())  # a sender may run ahead
         self._metrics.set("last_record_timestamp_seconds", newest_s)
-        last = {(m.topic, m.partition): (m.next_offset, m.timestamp_ms) for m in messages}
-        for partition, mark in last.items():
+        for partition, run in runs_of(messages):
+            mark = run[-1].next_offset, run[-1].timestamp_ms
             self._taken.setdefault(partition, deque()).append(mark)
         for letter in dead:
             message = letter.message

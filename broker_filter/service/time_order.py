@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from broker_filter.types import KeyOf, Message, Partition, StateKey
+from broker_filter.types import KeyOf, Message, Partition, StateKey, runs_of
 
 __all__ = ["TimeOrder"]
 
@@ -55,15 +55,15 @@ class TimeOrder:
         live_from : mapping of Partition to int
             Messages before are silent. They come before all others, as they did when they counted.
         """
-        passing = []
-        for message in messages:
-            where = message.topic, message.partition
+        passing: list[Message] = []
+        for where, run in runs_of(messages):
             key = self._key_of(where)
             if key == where:
-                passing.append(message)
+                passing += run
             else:
-                self._waiting[key].setdefault(where, deque()).append(message)
-                self._bytes[where] = self._bytes.get(where, 0) + len(message.value or b"")
+                size = sum(len(message.value or b"") for message in run)
+                self._waiting[key].setdefault(where, deque()).extend(run)
+                self._bytes[where] = self._bytes.get(where, 0) + size
         if self._waiting:
             sharing = defaultdict(set)
             for where in owned:

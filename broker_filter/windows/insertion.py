@@ -88,7 +88,8 @@ class Insertion:
         held = self._points.count[slot].astype(np.int64)
         self._counts["inserted"] += len(epochs)
         self._points.lengthen(slot, held + size)
-        _, position = spans(held, held + size)
+        # One epoch of each window is the common case.
+        position = held if len(slot) == len(epochs) else spans(held, held + size)[1]
         code = np.full(len(epochs), source, np.uint16)
         columns = epochs.time, epochs.flux, epochs.error, code
         self._points.write(self._points.index(epochs.slot, position), columns)
@@ -172,7 +173,7 @@ class Insertion:
         slot = epochs.slot[first]
         held = points.count[slot].astype(np.int64)
         if held.sum() > MOST_HELD * len(epochs):
-            return points.search(epochs.slot, before)
+            return points.search(epochs.slot, before, last_few=True)
         # A history that comes again: all points are looked at, in one go.
         owner, at = spans(np.zeros_like(held), held)
         index = points.index(slot[owner], at)

@@ -62,6 +62,7 @@ class News:
         self,
         epochs: Epochs,
         newest: NDArray[np.float64],
+        track: IntArray,
         quiet: NDArray[np.float32],
         unit: NDArray[np.float32],
     ) -> None:
@@ -73,13 +74,15 @@ class News:
             In any order.
         newest : ndarray, shape (windows or more,), float64
             Newest epoch of each window so far.
-        quiet, unit : ndarray, shape (len(epochs),), float32
-            Flux of the quiet star in the source's own unit and factor on its errors, of the track
-            of each epoch when it was last read; NaN where it was not.
+        track : ndarray, shape (len(epochs),), int64
+            Of each epoch.
+        quiet, unit : ndarray, shape (tracks or more,), float32
+            Flux of the quiet star in the source's own unit and factor on its errors, of each track
+            when it was last read; NaN where it was not.
         """
         if math.isfinite(self._rise):
             of = epochs.slot, epochs.time, epochs.flux, epochs.error
-            _add(*of, newest, quiet, unit, self.left)
+            _add(*of, newest, track, quiet, unit, self.left)
 
     def note(
         self,
@@ -94,6 +97,8 @@ class News:
 
     def of(self, slots: IntArray) -> NDArray[np.bool_]:
         """Which windows are news."""
+        if not math.isfinite(self._rise):
+            return np.zeros(len(slots), np.bool_)
         return np.asarray(self.left[slots] <= 0)
 
     def state(self, size: int) -> dict[str, Column]:
@@ -121,13 +126,15 @@ def _add(
     flux: NDArray[np.float32],
     error: NDArray[np.float32],
     newest: NDArray[np.float64],
+    track: IntArray,
     quiet: NDArray[np.float32],
     unit: NDArray[np.float32],
     left: NDArray[np.float32],
 ) -> None:
     """As `News.add`; an epoch below the quiet star raises nothing."""
     for i in range(len(slot)):
-        z = (np.float64(flux[i]) - quiet[i]) / (np.float64(error[i]) * unit[i])
+        of = track[i]
+        z = (np.float64(flux[i]) - quiet[of]) / (np.float64(error[i]) * unit[of])
         if z > 0 and time[i] > newest[slot[i]]:
             left[slot[i]] -= z * z
 

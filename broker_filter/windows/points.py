@@ -27,6 +27,8 @@ __all__ = ["Columns", "PagedPoints"]
 _SHIFT: Final = 6
 _MASK: Final = LARGE - 1
 _CHUNK_POINTS: Final = 1 << 20
+LAST_FEW: Final = 16
+"""Points at the end of a row in which most of what is delivered again is found."""
 _NAMES: Final = ("time", "flux", "error", "source")
 
 Columns = tuple[FloatArray, NDArray[np.float32], NDArray[np.float32], NDArray[np.uint16]]
@@ -134,7 +136,13 @@ class PagedPoints:
             self._moments = self._moments.roomier(time, source)
             self._moments.write(index, time, source)
 
-    def search(self, row: IntArray, before: Callable[[IntArray], NDArray[np.bool_]]) -> IntArray:
+    def search(
+        self,
+        row: IntArray,
+        before: Callable[[IntArray], NDArray[np.bool_]],
+        *,
+        last_few: bool = False,
+    ) -> IntArray:
         """Binary search: how many leading points of each row lie before something.
 
         Parameters
@@ -143,9 +151,15 @@ class PagedPoints:
         before : callable
             From indices, shape (n,), to whether the point there lies before what entry ``i`` looks
             for: true for the first points of a row, false from some point on.
+        last_few : bool
+            Whether that is mostly among the last `LAST_FEW` points, so that these come first.
         """
         low, high = np.zeros(len(row), np.int64), self.count[row].astype(np.int64)
         last = np.maximum(high - 1, 0)
+        if last_few:
+            at = np.maximum(high - LAST_FEW, 0)
+            right = before(self.index(row, at)) & (high > 0)
+            low, high = np.where(right, at + 1, low), np.where(right, high, at)
         while (open_ := low < high).any():
             middle = (low + high) >> 1
             right = before(self.index(row, np.minimum(middle, last))) & open_

@@ -88,14 +88,31 @@ class Stars:
         """Slot of each epoch, shape (n,), int64; new stars get the next ones."""
         series, star = (photometry.survey, photometry.band), photometry.star
         slot_of = self._slot_of.setdefault(series, {})
+        slot = self._in_a_row(series, star)
+        if slot is None:
+            slot = self._looked_up(series, star)
+        if photometry.coordinates and np.isnan(self._coordinates[slot, 0]).any():
+            for name, coordinates in photometry.coordinates.items():
+                self._coordinates[slot_of[name]] = coordinates
+        return slot
+
+    def _in_a_row(self, series: Series, star: list[StarId]) -> IntArray | None:
+        """The slots of stars that come as they came first: quicker than to look each up."""
+        first = self._slot_of[series].get(star[0]) if star else None
+        if first is None:
+            return None
+        end = first + len(star)
+        same = self._series_of[first:end] == self._series_of[first]
+        return np.arange(first, end) if same.all() and self.name[first:end] == star else None
+
+    def _looked_up(self, series: Series, star: list[StarId]) -> IntArray:
+        """The slots of stars in any order; new stars get the next ones."""
+        slot_of = self._slot_of[series]
         slot = np.fromiter(map(slot_of.get, star, repeat(-1)), np.int64, len(star))
         missing = np.flatnonzero(slot < 0)
         if len(missing):
             self._add_stars(series, list(dict.fromkeys(star[i] for i in missing.tolist())))
             slot[missing] = [slot_of[star[i]] for i in missing.tolist()]
-        if photometry.coordinates and np.isnan(self._coordinates[slot, 0]).any():
-            for name, coordinates in photometry.coordinates.items():
-                self._coordinates[slot_of[name]] = coordinates
         return slot
 
     def _add_stars(self, series: Series, stars: list[StarId]) -> None:

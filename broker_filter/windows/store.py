@@ -230,7 +230,7 @@ class WindowStore:
             photometry.flux.astype(np.float32),
             rounded_error(photometry.flux_err.astype(np.float32)),
         )
-        self._news.add(epochs, self._newest, self._tracks.quiet[track], self._tracks.unit[track])
+        self._news.add(epochs, self._newest, track, self._tracks.quiet, self._tracks.unit)
         distinct = self._distinct(slot)
         if not distinct:
             epochs = epochs.in_order()

@@ -22,13 +22,14 @@ def waves(packets: Sequence[Sequence[Photometry]]) -> list[list[Photometry]]:
     Each message goes into the wave after the last one in which a star of it occurs. A message may
     have several parts, such as the bands of one star; they stay together.
     """
+    packets = [parts for parts in packets if parts]
+    if len(packets) == 1:
+        return [list(packets[0])]
     found: list[list[Photometry]] = []
     next_wave: dict[StarId, int] = {}
     last: list[StarId] = []
     at = 0
     for parts in packets:
-        if not parts:
-            continue
         stars = parts[0].star if len(parts) == 1 else [star for part in parts for star in part.star]
         if stars == last:  # exposure after exposure of one field: quicker than to look up all
             at += 1

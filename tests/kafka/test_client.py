@@ -11,6 +11,7 @@ from broker_filter.kafka.client import (
     client_config,
     consumer_config,
     message_of,
+    messages_of,
     open_client,
     producer_config,
 )
@@ -220,3 +221,21 @@ def test_header_names_that_are_no_text_leave_the_message_as_it_is(fault):
             raise fault
 
     assert message_of(Raw()) == Message("t", 0, 7, None, b"packet", 5, ())
+
+
+def test_messages_that_say_the_same_share_their_headers():
+    raws = [
+        ck.Message(topic="t", partition=0, offset=n, value=b"", headers=headers, timestamp=(1, n))
+        for n, headers in enumerate(
+            [[("a", b"1")], [("a", b"1")], [("a", b"2")], None, [("a", None)]]
+        )
+    ]
+    messages = messages_of(raws)
+    assert [message.headers for message in messages] == [
+        (("a", b"1"),),
+        (("a", b"1"),),
+        (("a", b"2"),),
+        (),
+        (("a", b""),),
+    ]
+    assert messages[0].headers is messages[1].headers

@@ -519,9 +519,9 @@ class TestLedger:
         ledger = Ledger()
         ledger.gain([("t", 0)], hold=False)
         ledger.start(("t", 0), 0, 0)
-        ledger.deliver(numbered(5))
+        ledger.deliver(("t", 0), 5)
         ledger.position["t", 0] = 6  # as the client says at the end of the partition
-        ledger.deliver([])
+        ledger.deliver(("t", 0), 5)
         assert ledger.decided(("t", 0)) == 0
         ledger.confirm({("t", 0): 5})
         assert ledger.decided(("t", 0)) == 6

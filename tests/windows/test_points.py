@@ -74,3 +74,16 @@ def test_a_full_page_is_searched_to_its_end_beside_rows_that_take_longer() -> No
     bound = np.array([100.0, 0.0])
     found = held.search(np.arange(2), lambda index: held.time(index) < bound)
     assert found.tolist() == [64, 0]
+
+
+def test_a_search_from_the_end_finds_what_a_search_of_all_finds() -> None:
+    held = PagedPoints()
+    sizes = [0, 1, 15, 16, 17, 200]
+    held.add_rows(len(sizes))
+    for row, size in enumerate(sizes):
+        if size:
+            append(held, row, 0.0, size)
+    row = np.repeat(np.arange(len(sizes)), 202)
+    wanted = np.tile(np.arange(202) - 0.5, len(sizes))
+    found = held.search(row, lambda index: held.time(index) < wanted, last_few=True)
+    assert found.tolist() == np.minimum(np.arange(202), np.array(sizes)[:, None]).ravel().tolist()
