@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from scipy.special import log_ndtr
 
 from broker_filter.inference.log_sum import log_sum
 from broker_filter.inference.noise_family import NoiseFamily, SourceLight
+from broker_filter.inference.normal_steps import log_mean_over_f_s
 from broker_filter.inference.red_noise import absorbed
 from broker_filter.types import FloatArray
 
-__all__ = ["LensDensity", "log_mean_over_f_s"]
+__all__ = ["LensDensity"]
 
 MIXED_SCALES: Final = 16
 """Scales in the lens's prior: a tenth of a nat is lost between two of them at 1,000 epochs."""
@@ -115,29 +113,3 @@ def _mixed(family: NoiseFamily) -> tuple[FloatArray, FloatArray, FloatArray]:
     pairs = [(share * family.red_noise, tau) for share in (1 / 3, 2 / 3, 1.0) for tau in times]
     amplitude, tau = np.array([(0.0, times[0]), *pairs]).T
     return amplitude, tau, np.array([0.5, *[0.5 / len(pairs)] * len(pairs)])
-
-
-def log_mean_over_f_s(a: FloatArray, b: FloatArray, edges: FloatArray) -> FloatArray:
-    """Log of the mean over f of exp(b f - a f^2 / 2); all steps between edges weigh the same.
-
-    Parameters
-    ----------
-    a, b : ndarray of one shape
-    edges : ndarray, shape (steps + 1,)
-    """
-    a = np.maximum(a, 1e-12)
-    root, centre = np.sqrt(a), b / a
-    steps = [
-        _log_normal_between((low - centre) * root, (high - centre) * root) - math.log(high - low)
-        for low, high in pairwise(edges.tolist())
-    ]
-    mean = log_sum(steps) - math.log(len(steps))
-    return np.asarray(mean + 0.5 * b * centre + 0.5 * math.log(2 * math.pi) - np.log(root))
-
-
-def _log_normal_between(low: FloatArray, high: FloatArray) -> FloatArray:
-    """Log of the probability of a standard normal number between two bounds."""
-    flip = low > 0  # the tail in which small numbers stay apart
-    low, high = np.where(flip, -high, low), np.where(flip, -low, high)
-    upper, lower = log_ndtr(high), log_ndtr(low)
-    return np.asarray(upper + np.log1p(-np.exp(np.minimum(lower - upper, -1e-15))))

@@ -97,7 +97,7 @@ def _smoothed(light: SourceLight, prior: NoisePrior, process: tuple[float, float
     noise = SourceNoise(light, prior, [process])
     flat = source_best(noise, _none(noise)[:, 0], _QUIET)
     off = light.residual - flat.curve
-    white = light.sigma**2 * noise.noises[0].whitened(off[:, None])[:, 0]
+    white = light.sigma**2 * noise.whitened(off)
     return replace(flat, curve=light.residual - white)
 
 

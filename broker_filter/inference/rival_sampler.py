@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from broker_filter.compiled import compiled
 from broker_filter.inference.log_sum import log_sum
 from broker_filter.types import FloatArray
 
@@ -88,26 +89,47 @@ def _slopes(residuals: Residuals, z: FloatArray) -> tuple[FloatArray, FloatArray
     k, d = z.shape
     moved = z[None] + SMALL * np.concatenate([np.zeros((1, d)), np.eye(d)])[:, None]
     off = residuals(moved.reshape(-1, d))
-    off = off.reshape(len(off), d + 1, k)
-    here = off[:, 0]
-    slope = (off[:, 1:] - here[:, None]) / SMALL
-    height, scale = heights(here, z), _scale(here)
-    gradient = -np.einsum("ndk,nk->kd", slope, here) / scale[:, None] - z
-    curvature = np.einsum("nxk,nyk->kxy", slope, slope) / scale[:, None, None]
-    return height, gradient, curvature + np.eye(d)
+    chi2, gradient, curvature = _products(off.reshape(len(off), d + 1, k))
+    scale = _scale(chi2, len(off))
+    gradient, curvature = gradient / scale[:, None] - z, curvature / scale[:, None, None]
+    return heights(chi2, len(off), z), gradient, curvature + np.eye(d)
 
 
-def heights(off: FloatArray, z: FloatArray) -> FloatArray:
-    """Natural log of likelihood x prior of residuals, shape (n, k), at z, shape (k, d)."""
-    scale = _scale(off)
-    square = np.einsum("nk,nk->k", off, off)
-    own = -0.5 * len(off) * np.log(scale) - 0.5 * square / scale
-    return np.asarray(own - 0.5 * (z**2).sum(1))
+@compiled
+def _products(off: FloatArray) -> Any:  # noqa: ANN401
+    """Sums of squares of residuals, and what their slopes make of gradient and curvature.
+
+    Parameters
+    ----------
+    off : ndarray, shape (n, d + 1, k), float64
+        At each place, and moved by `SMALL` along each axis.
+    """
+    n, d, k = len(off), off.shape[1] - 1, off.shape[2]
+    chi2, gradient, curvature = np.zeros(k), np.zeros((k, d)), np.zeros((k, d, d))
+    slope = np.empty(d)
+    for i, c in np.ndindex((n, k)):
+        here = off[i, 0, c]
+        chi2[c] += here * here
+        for a in range(d):
+            slope[a] = (off[i, 1 + a, c] - here) / SMALL
+            gradient[c, a] -= slope[a] * here
+            for b in range(a + 1):
+                curvature[c, a, b] += slope[a] * slope[b]
+    for a in range(d):
+        for b in range(a):
+            curvature[:, b, a] = curvature[:, a, b]
+    return chi2, gradient, curvature
 
 
-def _scale(off: FloatArray) -> FloatArray:
+def heights(chi2: FloatArray, n: int, z: FloatArray) -> FloatArray:
+    """Natural log of likelihood x prior of n residuals with these chi2, shape (k,), at z."""
+    scale = _scale(chi2, n)
+    return np.asarray(-0.5 * n * np.log(scale) - 0.5 * chi2 / scale - 0.5 * (z**2).sum(1))
+
+
+def _scale(chi2: FloatArray, n: int) -> FloatArray:
     """k^2 of the errors, never below what they claim."""
-    return np.asarray(np.maximum(np.einsum("nk,nk->k", off, off) / len(off), 1.0))
+    return np.asarray(np.maximum(chi2 / n, 1.0))
 
 
 def sample_marginal(log_target: LogTarget, peaks: Peaks, draw: np.random.Generator) -> Marginal:

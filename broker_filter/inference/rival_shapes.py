@@ -17,13 +17,13 @@ from typing import Final, Protocol
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from broker_filter.inference import shape_loops
 from broker_filter.inference.rival_amplitude import Amplitude, AnySign, Between
 from broker_filter.types import FloatArray
 
 __all__ = ["CURVED", "SHORTEST_PERIOD", "CurvedShape", "LogNormal", "Period", "Span", "Uniform"]
 
 EDGE: Final = 1e-9
-HARMONICS: Final = (1, 2, 3)
 SHORTEST_PERIOD: Final = 0.05
 DAY_MINUTES: Final = 1440.0
 
@@ -117,9 +117,8 @@ class CurvedShape:
         Their names: times and durations in days.
     priors : tuple of Prior
         One for each.
-    shape : callable
-        Of times, shape (n,), and parameters, shape (m, d): columns in which the flux is linear,
-        shape (n, m, q).
+    columns : callable
+        Of times and parameters; see `broker_filter.inference.shape_loops`.
     amplitude : Amplitude
         Of the columns, in units of the baseline; each source has its own.
     centre : callable, optional
@@ -130,7 +129,7 @@ class CurvedShape:
     name: str
     parameters: tuple[str, ...]
     priors: tuple[Prior, ...]
-    shape: Callable[[FloatArray, FloatArray], FloatArray]
+    columns: Callable[[FloatArray, FloatArray], FloatArray]
     amplitude: Amplitude
     centre: Callable[[FloatArray], FloatArray] | None
 
@@ -138,6 +137,16 @@ class CurvedShape:
     def dimensions(self) -> int:
         """Number of parameters."""
         return len(self.priors)
+
+    def shape(self, t: FloatArray, theta: FloatArray) -> FloatArray:
+        """Columns in which the flux is linear, shape (n, m, q).
+
+        Parameters
+        ----------
+        t : ndarray, shape (n,), float64, days
+        theta : ndarray, shape (m, d), float64
+        """
+        return np.asarray(self.columns(t, theta)).transpose(1, 2, 0)
 
     def theta(self, z: FloatArray, span: Span) -> FloatArray:
         """Parameters, shape (m, d), of standard normal numbers."""
@@ -150,46 +159,6 @@ class CurvedShape:
         return np.stack(columns, axis=1)
 
 
-def _flare(t: FloatArray, theta: FloatArray) -> FloatArray:
-    """Davenport's template: a fourth-order rise, and two exponential declines."""
-    x = (t[:, None] - theta[:, 0]) / theta[:, 1]
-    rise = np.clip(x, -1, 0)
-    rise = 1 + rise * (1.941 + rise * (-0.175 + rise * (-2.246 - 1.125 * rise)))
-    fall = np.clip(x, 0, 100)
-    fall = 0.6890 * np.exp(-1.6 * fall) + 0.3030 * np.exp(-0.2783 * fall)
-    return np.where(x < -1, 0.0, np.where(x < 0, rise, fall))[..., None]
-
-
-def _outburst(t: FloatArray, theta: FloatArray) -> FloatArray:
-    """Linear rise, plateau, exponential decline."""
-    start, rise, plateau, decline = theta.T
-    after = t[:, None] - start
-    rising = np.clip(after / rise, 0, 1)
-    past = np.maximum(after - rise - plateau, 0)
-    with np.errstate(under="ignore"):
-        return np.asarray((rising * np.exp(-past / decline))[..., None])
-
-
-def _dip(t: FloatArray, theta: FloatArray) -> FloatArray:
-    """A Gaussian, downwards."""
-    x = np.clip((t[:, None] - theta[:, 0]) / theta[:, 1], -30, 30)
-    with np.errstate(under="ignore"):
-        return np.asarray(-np.exp(-0.5 * x * x)[..., None])
-
-
-def _step(t: FloatArray, theta: FloatArray) -> FloatArray:
-    """A change from one level to another."""
-    x = np.clip((t[:, None] - theta[:, 0]) / theta[:, 1], -30, 30)
-    return np.asarray(0.5 * (1 + np.tanh(x))[..., None])
-
-
-def _harmonics(t: FloatArray, theta: FloatArray) -> FloatArray:
-    """Sines and cosines of a period and its harmonics, the higher the smaller."""
-    phase = (2 * math.pi / theta[:, 0]) * (t - t.mean())[:, None]
-    one = [part(order * phase) / order for order in HARMONICS for part in (np.sin, np.cos)]
-    return np.stack(one, axis=-1)
-
-
 def _no_delay(durations: FloatArray) -> FloatArray:
     return np.zeros(len(durations))
 
@@ -200,7 +169,7 @@ CURVED: Final = (
         ("t_peak", "fwhm"),
         # 1.5, 6.6, 38 min at 5, 50, 95 %; the spread is wider for the long ones of high amplitude.
         (Uniform(), LogNormal(6.6 / DAY_MINUTES, 1.3)),
-        _flare,
+        shape_loops.flare,
         Between.logarithmic(0.003, 10.0, 6),
         _no_delay,
     ),
@@ -209,7 +178,7 @@ CURVED: Final = (
         ("t_start", "rise", "plateau", "decline"),
         # 3.8, 9, 21.9 d in all at 5, 50, 95 % for dwarf novae; .33 to 3.6 mag, less where blended.
         (Uniform(0.3), LogNormal(0.7, 1.0), LogNormal(2.0, 1.3), LogNormal(2.0, 1.2)),
-        _outburst,
+        shape_loops.outburst,
         Between.logarithmic(0.01, 30.0, 6),
         lambda durations: np.asarray(durations[:, 0] + 0.5 * durations[:, 1]),
     ),
@@ -217,7 +186,7 @@ CURVED: Final = (
         "dip",
         ("t_min", "width"),
         (Uniform(), LogNormal(0.5, 1.5)),
-        _dip,
+        shape_loops.dip,
         Between.logarithmic(0.003, 1.0, 5),
         _no_delay,
     ),
@@ -226,7 +195,7 @@ CURVED: Final = (
         ("t_step", "width"),
         # From a step in an hour to a drift over a season.
         (Uniform(), LogNormal(3.0, 2.0)),
-        _step,
+        shape_loops.step,
         AnySign((0.01, 0.1, 1.0)),
         _no_delay,
     ),
@@ -234,7 +203,7 @@ CURVED: Final = (
         "periodic",
         ("period",),
         (Period(),),
-        _harmonics,
+        shape_loops.harmonics,
         AnySign((0.01, 0.05, 0.3)),
         None,
     ),

@@ -19,7 +19,13 @@ import torch
 
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.likelihood import Likelihood
-from broker_filter.inference.rival_amplitude import Between, log_marginal, source_best
+from broker_filter.inference.rival_amplitude import (
+    Between,
+    chi2_left,
+    left_of,
+    log_marginal,
+    source_best,
+)
 from broker_filter.inference.rival_grids import (
     Found,
     artefact,
@@ -46,7 +52,7 @@ STARTS: Final = 5
 APART: Final = 0.1
 LENSES: Final = 400
 F_S_STEPS: Final = 5
-LEAST: Final = 1e-9  # of a baseline's variance in a fit
+WHITE: Final = (0.0, 1.0)  # a process of red noise that has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +158,8 @@ def curved(
     """The marginal likelihood of one curved shape, and its best curve."""
     lights = [noise.light for noise in noises]
     t = np.concatenate([light.t for light in lights])
-    projected = _Projected(noises, t, shape, span)
+    whites = [SourceNoise(noise.light, noise.prior, [WHITE]) for noise in noises]
+    projected = _Projected(whites, t, shape, span)
 
     def log_p(z: FloatArray) -> FloatArray:
         parts = _by_source(noises, shape.shape(t, shape.theta(z, span)))
@@ -171,7 +178,7 @@ def curved(
 
 @dataclass(frozen=True, slots=True)
 class _Projected:
-    """Residuals of a shape with its best amplitudes and baselines, for white noise."""
+    """A shape with its best amplitudes and baselines, for white noise, at z, shape (m, d)."""
 
     noises: Sequence[SourceNoise]
     t: FloatArray
@@ -179,35 +186,24 @@ class _Projected:
     span: Span
 
     def __call__(self, z: FloatArray) -> FloatArray:
-        """Of z, shape (m, d), in errors, shape (n, m)."""
+        """Residuals in errors, shape (n, m)."""
+        parts, amplitude = self._parts(z), self.shape.amplitude
+        return np.concatenate([left_of(noise, part, amplitude) for noise, part in parts])
+
+    def heights(self, z: FloatArray) -> FloatArray:
+        """See `heights`; shape (m,)."""
+        parts, amplitude = self._parts(z), self.shape.amplitude
+        chi2 = sum(chi2_left(noise, part, amplitude) for noise, part in parts)
+        return heights(np.asarray(chi2), len(self.t), z)
+
+    def _parts(self, z: FloatArray) -> list[tuple[SourceNoise, FloatArray]]:
         columns = self.shape.shape(self.t, self.shape.theta(z, self.span))
-        parts = zip(self.noises, _by_source(self.noises, columns), strict=True)
-        return np.concatenate([self._of_source(noise, part) for noise, part in parts])
-
-    def _of_source(self, noise: SourceNoise, columns: FloatArray) -> FloatArray:
-        light = noise.light
-        weight = 1 / light.sigma
-        y, one = light.residual * weight, weight
-        x = columns * weight[:, None, None]
-        # The baseline is one more column, held by its error.
-        grown = max(noise.baseline_error**2, LEAST)
-        total = one @ one + 1 / grown
-        with_one = np.einsum("n,nmq->mq", one, x)
-        gram = np.einsum("nmx,nmy->mxy", x, x) if x.shape[2] > 1 else _squares(x)
-        square = gram - with_one[:, :, None] * with_one[:, None, :] / total
-        mixed = np.einsum("n,nmq->mq", y, x) - with_one * (one @ y) / total
-        f = self.shape.amplitude.best(square, mixed)
-        offset = (one @ y - (with_one * f).sum(-1)) / total
-        return np.asarray(y[:, None] - one[:, None] * offset - np.einsum("nmq,mq->nm", x, f))
-
-
-def _squares(x: FloatArray) -> FloatArray:
-    return np.asarray(np.einsum("nm,nm->m", x[..., 0], x[..., 0]))[:, None, None]
+        return list(zip(self.noises, _by_source(self.noises, columns), strict=True))
 
 
 def _chosen(projected: _Projected, candidates: FloatArray) -> FloatArray:
     """The best candidates that are not too near to each other, shape (k, d)."""
-    height = heights(projected(candidates), candidates)
+    height = projected.heights(candidates)
     chosen = []
     for _ in range(STARTS):
         i = int(height.argmax())

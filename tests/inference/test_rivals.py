@@ -42,9 +42,9 @@ def light(
 
 def dense(noise: SourceNoise, j: int) -> FloatArray:
     """The covariance of one noise at k = 1."""
-    of, t = noise.noises[j], noise.light.t
+    (amplitude, tau), t = noise.processes[j], noise.light.t
     lag = np.abs(t[:, None] - t)
-    return np.diag(noise.light.sigma**2) + of.amplitude**2 * np.exp(-lag / of.tau)
+    return np.diag(noise.light.sigma**2) + amplitude**2 * np.exp(-lag / tau)
 
 
 def log_gaussian(x: FloatArray, covariance: FloatArray) -> float:
