@@ -17,8 +17,8 @@ from broker_filter.inference import zoo
 from broker_filter.observe.text import aligned_table, printable_lines
 from model_zoo.evaluate.labels import LABELS, read_labels, some_of_each
 from model_zoo.evaluate.sets import FULL, FULL_PROOF, QUICK, QUICK_PROOF, Proof
-from model_zoo.evaluate.sky import Filter, evaluate_sky, sky_table, summary
-from model_zoo.evaluate.suite import PARTS, card_figures, evaluate
+from model_zoo.evaluate.sky import Filter, evaluate_sky, read_causes, sky_table, summary
+from model_zoo.evaluate.suite import PARTS, add_part, card_figures, evaluate
 from model_zoo.training.config import load_config
 from model_zoo.training.entry import file_entry, refile
 from model_zoo.training.polish import polish
@@ -183,9 +183,10 @@ def _evaluate_sky(args: argparse.Namespace, entry: zoo.Entry) -> int:
     records = evaluate_sky(
         Filter(entry, every_days=args.every_days), args.sky, stars, args.out / "sky_stars.jsonl"
     )
-    found = summary(records, entry.window_days, entry.threshold)
+    found = summary(records, entry.window_days, entry.threshold, read_causes())
     found = {"model_id": entry.model_id, "half": args.half, "every_days": args.every_days} | found
     (args.out / "sky.json").write_text(json.dumps(found, indent=1) + "\n")
+    add_part(entry, args.out, "sky", found)
     print(sky_table(found))
     print(f"written: {args.out / 'sky.json'}")
     return 0

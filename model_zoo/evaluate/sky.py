@@ -6,12 +6,13 @@ to the alerts, with default settings. `broker_filter` reads its files as ``repla
 
 from __future__ import annotations
 
+import csv
 import json
 import tempfile
 import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -20,8 +21,9 @@ import numpy as np
 from scipy.stats import chi2
 
 from broker_filter.alerts.alert import Alert
+from broker_filter.alerts.certifications import Certification
 from broker_filter.alerts.verdict import VERDICTS
-from broker_filter.config import Settings
+from broker_filter.config import AlertSettings, Settings
 from broker_filter.errors import BrokerFilterError, ConfigError
 from broker_filter.inference.scorer import Scored, Scorer
 from broker_filter.inference.zoo import Entry
@@ -32,6 +34,8 @@ from broker_filter.replay.lightcurves.stream import LightCurves, load
 from broker_filter.service.watched import watched_pipeline
 from broker_filter.types import Fit, Message, NotFitted, Photometry, StarEpochs, WindowBatch
 from model_zoo.evaluate.labels import LabelledStar
+from model_zoo.evaluate.measure.cuts import CUTS
+from model_zoo.evaluate.measure.window_cuts import WindowCuts
 
 __all__ = [
     "AlertRecord",
@@ -39,6 +43,7 @@ __all__ = [
     "StarRecord",
     "WindowRecord",
     "evaluate_sky",
+    "read_causes",
     "read_star",
     "sky_table",
     "summary",
@@ -50,6 +55,9 @@ QUIET: Final = "quiet"
 FAR: Final = 5.0
 """Einstein times and, on top, one window from the peak, beyond which the star of an event is quiet.
 """
+CAUSES: Final = Path(__file__).parent / "sky_causes.csv"
+"""False alarms that were looked at by eye, and what they come from."""
+TRIGGER: Final = AlertSettings().trigger_log10_k
 YEAR: Final = 365.25
 GAP_DAYS: Final = 20.0
 TOPIC: Final = "sky"
@@ -57,11 +65,26 @@ TOPIC: Final = "sky"
 
 @dataclass(frozen=True, slots=True)
 class WindowRecord:
-    """One evaluated window: its last epoch (MJD TAI) and log10 K, also of its fit if it had one."""
+    """One evaluated window.
+
+    Parameters
+    ----------
+    last : float, MJD TAI
+        Its last epoch.
+    network : float
+        log10 K.
+    certified, white : float or None
+        The same of its fit if it had one, after the charge for looks: of the family of noise, and
+        of white noise.
+    cuts : tuple of str
+        The hard cuts that it passes.
+    """
 
     last: float
     network: float
     certified: float | None = None
+    white: float | None = None
+    cuts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,30 +143,54 @@ class StarRecord:
 
 
 class _Watch:
-    """Stands in for a scorer and notes its results."""
+    """Stands in for a scorer and notes its results.
 
-    def __init__(self, scorer: Scorer) -> None:
-        self._scorer = scorer
-        self.network: dict[tuple[str, float], float] = {}
-        self.certified: dict[float, float] = {}
+    Parameters
+    ----------
+    scorer : Scorer
+    cuts : callable
+        Names of the cuts that a window passes.
+    """
+
+    def __init__(self, scorer: Scorer, cuts: WindowCuts) -> None:
+        self._scorer, self._cuts = scorer, cuts
+        self.windows: dict[tuple[str, float], WindowRecord] = {}
+        self._looks: Counter[tuple[str, float]] = Counter()
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  whatever a scorer has
         return getattr(self._scorer, name)
 
     def clear(self) -> None:
-        self.network, self.certified = {}, {}
+        self.windows = {}
+        self._looks.clear()
 
     def score(self, batch: WindowBatch) -> Scored:
         scored = self._scorer.score(batch)
         for row, log10_k in enumerate(scored.log10_k.tolist()):
             last = float(batch.mjd_tai[row, batch.n[row] - 1])
-            self.network[batch.band[row], last] = log10_k
+            cuts = self._cuts(batch, row)
+            self.windows[batch.band[row], last] = WindowRecord(last, log10_k, cuts=cuts)
         return scored
 
-    def fit(self, epochs: StarEpochs, *window: Any, **options: Any) -> Fit | NotFitted:  # noqa: ANN401
-        fit = self._scorer.fit(epochs, *window, **options)
+    def fit(
+        self,
+        epochs: StarEpochs,
+        t_start: float,
+        *window: Any,  # noqa: ANN401
+        **options: Any,  # noqa: ANN401
+    ) -> Fit | NotFitted:
+        fit = self._scorer.fit(epochs, t_start, *window, **options)
         if isinstance(fit, Fit) and not options.get("whole_event"):
-            self.certified[float(epochs.mjd_tai[-1])] = (fit.robust or fit).log10_k
+            band = epochs.sources[0][0]
+            self._looks[band, t_start] += 1
+            j = self._looks[band, t_start]
+            key = band, float(epochs.mjd_tai[-1])
+            family, white = (
+                Certification(t_start, j, 0.0, k.log10_k, 0.0, 1.0).charged
+                for k in (fit.robust or fit, fit)
+            )
+            if key in self.windows:
+                self.windows[key] = replace(self.windows[key], certified=family, white=white)
         return fit
 
 
@@ -166,7 +213,8 @@ class Filter:
                 "batch": {"chunk": 1},
             }
         )
-        self._pipeline, self._watch = watched_pipeline(settings, entry, Metrics(), _Watch)
+        watch = partial(_Watch, cuts=WindowCuts(entry))
+        self._pipeline, self._watch = watched_pipeline(settings, entry, Metrics(), watch)
         self._stars = 0
 
     def __call__(self, star: LabelledStar, parts: Sequence[Photometry]) -> StarRecord:
@@ -181,11 +229,7 @@ class Filter:
             out = self._pipeline.step([message], float(offset), flush=True)
             alerts += map(AlertRecord.of, out.alerts)
         self._stars += 1
-        windows = [
-            WindowRecord(last, log10_k, self._watch.certified.get(last))
-            for (_, last), log10_k in self._watch.network.items()
-        ]
-        return StarRecord(star, _years(parts), windows, alerts)
+        return StarRecord(star, _years(parts), list(self._watch.windows.values()), alerts)
 
 
 def _years(parts: Sequence[Photometry]) -> float:
@@ -251,6 +295,12 @@ def evaluate_sky(
     return records
 
 
+def read_causes(path: Path = CAUSES) -> list[dict[str, str]]:
+    """A table of false alarms: star, mjd, log10_k, verdict and cause, all as text."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def _earlier(path: Path) -> list[StarRecord]:
     if not path.exists():
         return []
@@ -263,13 +313,18 @@ def _record(said: Mapping[str, Any]) -> StarRecord:
     return StarRecord(
         LabelledStar(**star),
         said["years"],
-        [WindowRecord(**one) for one in said["windows"]],
+        [WindowRecord(**{**one, "cuts": tuple(one["cuts"])}) for one in said["windows"]],
         [AlertRecord(**one) for one in said["alerts"]],
         said["problem"],
     )
 
 
-def summary(records: Sequence[StarRecord], window_days: float, threshold: float) -> dict[str, Any]:
+def summary(
+    records: Sequence[StarRecord],
+    window_days: float,
+    threshold: float,
+    causes: Sequence[Mapping[str, str]] = (),
+) -> dict[str, Any]:
     """What sky.json holds.
 
     Parameters
@@ -278,8 +333,11 @@ def summary(records: Sequence[StarRecord], window_days: float, threshold: float)
     window_days : float
         Length of a window.
     threshold : float
-        log10 K of the network from which on a window alerts.
+        log10 K of the network from which on a window would alert by the network alone.
+    causes : sequence of mapping
+        Rows of `read_causes`.
     """
+    stars = {one.star.name: one.star for one in records}
     groups: defaultdict[tuple[str, str], list[StarRecord]] = defaultdict(list)
     for one in records:
         if one.problem:
@@ -295,6 +353,9 @@ def summary(records: Sequence[StarRecord], window_days: float, threshold: float)
             _event_row(one, window_days)
             for one in records
             if one.star.kind == EVENT and one.star.t0 is not None and not one.problem
+        ],
+        "looked_at": [
+            {**row, "class": stars[row["star"]].kind} for row in causes if row["star"] in stars
         ],
         "unreadable": [
             {"name": one.star.name, "problem": one.problem} for one in records if one.problem
@@ -325,7 +386,10 @@ def _class_row(
     kind: str, survey: str, records: Sequence[StarRecord], threshold: float
 ) -> dict[str, Any]:
     windows = [window for one in records for window in one.windows]
-    certified = [w.certified for w in windows if w.certified is not None]
+    certified, white = (
+        [k for k in (getattr(w, name) for w in windows) if k is not None]
+        for name in ("certified", "white")
+    )
     alerts = [alert for one in records for alert in one.alerts]
     years = sum(one.years for one in records)
     events = sum(len({alert.event for alert in one.alerts}) for one in records)
@@ -335,9 +399,13 @@ def _class_row(
         "stars": len(records),
         "windows": len(windows),
         "star_years": round(years, 3),
+        "triggered": sum(window.network >= TRIGGER for window in windows),
         "network_above": sum(window.network >= threshold for window in windows),
         "certified_above_3": sum(k > 3 for k in certified),
         "certified_above_6_6": sum(k > 6.6 for k in certified),
+        "highest_certified": round(max(certified), 2) if certified else None,
+        "white_above_3": sum(k > 3 for k in white),
+        "cuts": {name: sum(name in w.cuts for w in windows) for name in CUTS},
         "events": events,
         "events_per_star_year": round(events / years, 4) if years else None,
         "events_per_star_year_below": round(_upper_limit(events) / years, 4) if years else None,

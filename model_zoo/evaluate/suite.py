@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from model_zoo.evaluate.draw.calibration import draw_calibration, draw_exact, dr
 from model_zoo.evaluate.draw.figures import draw_detection
 from model_zoo.evaluate.draw.fits import draw_fits, draw_nested
 from model_zoo.evaluate.draw.posteriors import plot_posteriors, plot_toy
+from model_zoo.evaluate.draw.sky import draw_sky
 from model_zoo.evaluate.draw.training import draw_training
 from model_zoo.evaluate.measure.calibrate import measure_recalibration
 from model_zoo.evaluate.measure.calibration import measure_calibration
@@ -48,6 +49,7 @@ __all__ = [
     "CORE_PARTS",
     "PARTS",
     "Subject",
+    "add_part",
     "card_figures",
     "config_of",
     "evaluate",
@@ -176,6 +178,7 @@ PICTURES: dict[str, Callable[..., Any]] = {
     "posteriors": plot_posteriors,
     "fit": draw_fits,
     "nested": draw_nested,
+    "sky": draw_sky,
     "toy": plot_toy,
     "training": draw_training,
 }
@@ -286,6 +289,29 @@ def evaluate(
         results |= measure(subject, [name])
         write_results(folder, results, [name])
     return results
+
+
+def add_part(entry: zoo.Entry, folder: Path, name: str, part: Mapping[str, Any]) -> None:
+    """Put into the report of an entry what was measured by other means than `evaluate`.
+
+    Parameters
+    ----------
+    entry : Entry
+    folder : Path
+        Made if need be; other parts that it holds are kept.
+    name : str
+    part : mapping
+
+    Raises
+    ------
+    ConfigError
+        As `evaluate` has it.
+    """
+    path = folder / "results.json"
+    sizes = json.loads(path.read_text())["sizes"] if path.exists() else asdict(FULL)
+    now = about(entry.model_id, Sizes(**sizes)) | {"sha256": entry.sha256}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_results(folder, now | _earlier(path, now) | {name: part}, [name])
 
 
 def _usual_parts(simulator: Simulator, *, quick: bool) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from pathlib import Path
 
@@ -9,15 +10,19 @@ import numpy as np
 import pytest
 
 from broker_filter.errors import ConfigError
+from broker_filter.inference import zoo
 from model_zoo.evaluate.labels import LABELS, LabelledStar, read_labels, some_of_each
+from model_zoo.evaluate.measure.service_path import START, one_star
 from model_zoo.evaluate.sky import (
     AlertRecord,
+    Filter,
     StarRecord,
     WindowRecord,
     read_star,
     sky_table,
     summary,
 )
+from model_zoo.evaluate.suite import add_part
 
 HEAD = "path,star,band,class,survey,t0,tE\n"
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -127,3 +132,35 @@ def test_the_star_of_an_event_is_quiet_far_from_it() -> None:
     assert row["first_alert_mjd"] == 999
     assert row["verdict"] == "microlensing"
     assert (row["t0_p16"], row["t0"], row["t0_p84"]) == (1002.9, 1003, 1003.1)
+
+
+def test_the_record_becomes_a_part_of_the_entrys_report(tmp_path: Path) -> None:
+    entry = zoo.verify(zoo.find("fspl-roman-1.0.0"))
+    event = LabelledStar("e", "microlensing", "KMT", (), 1000.0, 2.0)
+    windows = [WindowRecord(999.0, 4.0, 5.0, 30.0, ("sumi_2011",))]
+    records = [StarRecord(event, 1.0, windows, [alert(999, "microlensing")])]
+    causes = [{"star": "e", "mjd": "999", "log10_k": "5", "verdict": "unclear", "cause": "clouds"}]
+    found = summary(records, 20.0, 3.05, causes)
+    add_part(entry, tmp_path, "sky", {"half": "report", "every_days": 1.0} | found)
+    page = (tmp_path / "report.md").read_text()
+    assert "| e | microlensing | 999 | 5 | unclear | clouds |" in page
+    assert "sky_record.png" in page
+    assert (tmp_path / "sky_record.png").stat().st_size > 1000
+    add_part(entry, tmp_path, "other", {"n": 1})
+    assert {"sky", "other"} <= set(json.loads((tmp_path / "results.json").read_text()))
+
+
+def test_windows_note_what_fits_and_cuts_say_of_them() -> None:
+    rng = np.random.default_rng(1)
+    t = np.arange(0, 40, 0.25)
+    event = 1 + 2 * np.exp(-0.5 * ((t - 32) / 1.5) ** 2)
+    flux = event + 0.02 * rng.standard_normal(len(t))
+    part = one_star(t, flux, np.full(len(t), 0.02), (1.0, 1e-3), survey="roman")
+    star = LabelledStar("star", "variable", "roman", (), None, None)
+    found = Filter(zoo.verify(zoo.find("fspl-roman-1.0.0")))(star, [part])
+    assert not any(window.cuts for window in found.windows if window.last < START + 25)
+    assert any("mroz_2017" in window.cuts for window in found.windows)
+    looks = [w for w in found.windows if w.certified is not None and w.white is not None]
+    assert max(w.certified or 0 for w in looks) > 3
+    assert max(w.white or 0 for w in looks) > max(w.certified or 0 for w in looks)
+    assert found.alerts

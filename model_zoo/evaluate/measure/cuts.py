@@ -15,6 +15,7 @@ with a bank of events whose source flux is free, and the best fit counts.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -239,8 +240,12 @@ def _sum(values: Tensor) -> Tensor:
     return values.sum(1, keepdim=True)
 
 
+@lru_cache(maxsize=1)
 def _on_grid(bank: Tensor, days: float) -> Tensor:
-    """F - 1 of each model of the bank on the grid of the patterns, shape (T, GRID), float64."""
+    """F - 1 of each model of the bank on the grid of the patterns, shape (T, GRID), float64.
+
+    Kept for the next call with the same bank, which is known by its identity.
+    """
     t = torch.linspace(0, days, GRID).expand(len(bank), GRID)
     one = torch.ones(len(bank))
     return signal_of(bank, Pattern.of(t, torch.ones_like(t), one * GRID, one)).double()

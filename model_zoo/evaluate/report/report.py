@@ -21,6 +21,7 @@ from broker_filter.types import PARAMETERS
 from model_zoo.evaluate.draw.figures import allowed_log10_k
 from model_zoo.evaluate.report.fits import fit_tables, nested_tables
 from model_zoo.evaluate.report.markdown import cell, render, table
+from model_zoo.evaluate.report.sky import sky_tables
 from model_zoo.evaluate.report.tables import (
     certified_tables,
     corner_tables,
@@ -43,6 +44,7 @@ TITLES = {
     "certified": "Certified K",
     "corners": "Certified K at the corners of the family of noise",
     "efficiency": "What the family of noise finds",
+    "sky": "Labelled stars of the real sky",
     "cascade": "Windows that the network need not see",
     "surveys": "Long events in the cadence of surveys",
     "posteriors": "Posteriors",
@@ -356,4 +358,5 @@ SPECIAL: dict[str, Callable[[Part], list[str]]] = {
     "certified": _certified,
     "corners": corner_tables,
     "efficiency": efficiency_tables,
+    "sky": sky_tables,
 }

@@ -1,0 +1,105 @@
+"""Tables of the record on labelled stars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker_filter.alerts.verdict import VERDICTS
+from model_zoo.evaluate.measure.cuts import CUTS
+from model_zoo.evaluate.report.markdown import table
+
+__all__ = ["sky_tables"]
+
+Part = Mapping[str, Any]
+
+LENSES = ("microlensing", "anomalous-lens")
+CUT_TITLES = {
+    "johnson_2020": "Johnson 2020",
+    "sumi_2011": "Sumi 2011",
+    "mroz_2017": "Mroz 2017",
+}
+
+
+def sky_tables(part: Part) -> list[str]:
+    """Windows, verdicts, published events and false alarms, of `model_zoo.evaluate.sky.summary`."""
+    head = f"Half of the stars: {part['half']}; an evaluation every {part['every_days']:g} days."
+    lines = [
+        f"{head} K is after the charge for looks. The star of an event is quiet far from it.",
+        "",
+        "### Windows above the thresholds",
+        "",
+        *_windows(part),
+        "### What alerts are called",
+        "",
+        *_verdicts(part),
+        "### Published events",
+        "",
+        *_events(part),
+    ]
+    if causes := part.get("looked_at"):
+        header = ["star", "class", "MJD", "log10 K", "called", "cause"]
+        rows = [
+            [row[key] for key in ("star", "class", "mjd", "log10_k", "verdict", "cause")]
+            for row in causes
+        ]
+        lines += ["### False alarms, one by one", "", *table(header, rows)]
+    return lines
+
+
+def _windows(part: Part) -> list[str]:
+    header = ["class", "survey", "stars", "windows", "star-years", "network triggers"]
+    header += ["K > 3", "K > 6.6", "highest", "white K > 3", *(CUT_TITLES[name] for name in CUTS)]
+    header += ["events a star-year", "below"]
+    keys = ["class", "survey", "stars", "windows", "star_years", "triggered"]
+    keys += ["certified_above_3", "certified_above_6_6", "highest_certified", "white_above_3"]
+    rows = [
+        [
+            *(row[key] for key in keys),
+            *(row["cuts"][name] for name in CUTS),
+            row["events_per_star_year"],
+            row["events_per_star_year_below"],
+        ]
+        for row in part["classes"]
+    ]
+    return table(header, rows)
+
+
+def _verdicts(part: Part) -> list[str]:
+    header = ["class", "survey", "alerts", *VERDICTS, "lens, of windows", "lens, of stars"]
+    rows = []
+    for row in part["classes"]:
+        said = row["verdicts"]
+        lens = sum(said.get(name, 0) for name in LENSES)
+        rows.append(
+            [
+                *(row["class"], row["survey"], sum(said.values())),
+                *(said.get(name, 0) for name in VERDICTS),
+                _percent(lens, row["windows"]),
+                _percent(row["stars_with_verdict_microlensing"], row["stars"]),
+            ]
+        )
+    return table(header, rows)
+
+
+def _events(part: Part) -> list[str]:
+    header = ["event", "survey", "found", "first alert - t0 (d)", "t0 - published (d)"]
+    header += ["16 to 84 % (d)", "tE (d)", "published", "verdict"]
+    rows = []
+    for row in part["events"]:
+        t0, published = row["t0"], row["published_t0"]
+        width = None if t0 is None else row["t0_p84"] - row["t0_p16"]
+        first = row["first_alert_mjd"]
+        rows.append(
+            [
+                *(row["name"], row["survey"], row["found"]),
+                None if first is None else round(first - published, 2),
+                None if t0 is None else round(t0 - published, 2),
+                *(width, row["tE"], row["published_tE"], row["verdict"]),
+            ]
+        )
+    return table(header, rows)
+
+
+def _percent(count: int, of: int) -> str:
+    return f"{count} ({100 * count / of:.1f} %)" if of else ""
