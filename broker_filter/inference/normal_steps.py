@@ -55,17 +55,20 @@ def _tail(x: float, lifted: float) -> Any:  # noqa: ANN401  float
     return math.exp(-below) / (x * ROOT_2_PI) * (1 - y * (1 - y * (3 - y * 15)))
 
 
-@compiled
-def log_mean_over_f_s(a: FloatArray, b: FloatArray, edges: FloatArray) -> Any:  # noqa: ANN401
-    """As `log_mean`, of arrays of one shape, contiguous.
+def log_mean_over_f_s(a: FloatArray, b: FloatArray, edges: FloatArray) -> FloatArray:
+    """As `log_mean`, of arrays of one shape.
 
     Parameters
     ----------
-    a, b : ndarray
-    edges : ndarray, shape (steps + 1,)
+    a, b : ndarray, float64
+    edges : ndarray, shape (steps + 1,), float64
     """
-    found = np.empty(a.shape)
-    values, of_a, of_b = found.reshape(-1), a.reshape(-1), b.reshape(-1)
-    for i in range(len(values)):
-        values[i] = log_mean(of_a[i], of_b[i], edges)
+    return np.asarray(_log_means(a.ravel(), b.ravel(), edges)).reshape(a.shape)
+
+
+@compiled
+def _log_means(a: FloatArray, b: FloatArray, edges: FloatArray) -> Any:  # noqa: ANN401
+    found = np.empty(len(a))
+    for i in range(len(found)):
+        found[i] = log_mean(a[i], b[i], edges)
     return found
