@@ -54,7 +54,7 @@ class Batch(BaseModel):
     flush_windows: int = Field(
         default=2048, ge=1, le=1 << 20, description="windows that make a batch go at once"
     )
-    max_wait_s: float = Field(default=2.0, ge=0, le=60, description="longest wait of a due window")
+    max_wait_s: float = Field(default=0.5, ge=0, le=60, description="longest wait of a due window")
     queue_depth: int = Field(
         default=4, ge=1, le=1000, description="batches that may wait for the network"
     )
