@@ -11,6 +11,12 @@
 ``burst``
     A backlog of real packets of ZTF and LSST, each of a star of its own: until all are scored and
     committed. Needs the folder of real packets (BROKER_FILTER_TEST_DATA).
+``single_messages``
+    Single messages of constant stars, by one instance and by two, beside the Kafka client alone.
+``latency``
+    Half of the load that one instance takes: time from epoch to alert, from the filter's metrics.
+``rebalance_1m``
+    One of two members leaves, which share ten times the stars: until the other reads on.
 ``soak``
     One instance at half of the load that it can take, for half an hour: growth of its memory.
 
@@ -27,38 +33,41 @@ import signal
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-import confluent_kafka as ck
 import numpy as np
 
 from broker_filter.config import Input
 from broker_filter.decode.avro.primitives import write_long
-from broker_filter.decode.native import encode_block, encode_photometry
-from broker_filter.schemas import schema_header
+from broker_filter.decode.native import encode_photometry
 from broker_filter.service.assembly import make_decoder
 from broker_filter.types import Message, Photometry, StarId
 from tests.bench.__main__ import machine, now
 from tests.bench.bench_packets import DATA, packets
-from tests.bench.bench_window import CADENCE, START, exposure, names
+from tests.bench.bench_rates import latency, rebalance_1m, single_messages
+from tests.bench.bench_window import START
 from tests.bench.figures import Figure
-from tests.integration.harness import Archive, Filter, Trial, settings_of, trial, version
+from tests.bench.service_load import (
+    LONG_S,
+    NO_LOOKS,
+    PARTITIONS,
+    STEP_S,
+    Feed,
+    Size,
+    going_on,
+    moved,
+    stamp,
+    started,
+    store,
+    ticks,
+)
+from tests.integration.harness import Filter, Trial, version
 from tests.kafka_broker import KafkaCluster
 
 OUT = Path("build/bench_service.json")
-PARTITIONS = 6
-BLOCK = 5_000
-"""Stars of one message: such a block has less than a third of a megabyte."""
-LONG_S = 900.0
-STEP_S = 0.05
-
 LIMITS = {
     "exactly_once_loss": 0.15,
     "restart_stop": 25.0,
@@ -69,77 +78,7 @@ LIMITS = {
     "soak_growth": 0.02,
 }
 """What a figure may be at most, by its name."""
-NO_LOOKS = {"every_days": 20, "min_points": 1000}
-"""Only windows and snapshots count: no star is looked at."""
-
 Figures = list[Figure]
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How much of everything.
-
-    Parameters
-    ----------
-    stars, epochs : int
-        Of restart and rebalance.
-    messages : int
-        Of a run of throughput.
-    packets : int
-        Of the burst.
-    minutes : float
-        Of the soak.
-    """
-
-    stars: int = 100_000
-    epochs: int = 500
-    messages: int = 400_000
-    packets: int = 10_000
-    minutes: float = 30.0
-
-
-class Feed:
-    """Publishes to a trial's input, and keeps count.
-
-    Parameters
-    ----------
-    run : Trial
-    """
-
-    def __init__(self, run: Trial) -> None:
-        self._topic = run.input
-        self._producer = ck.Producer(
-            {"bootstrap.servers": run.servers, "linger.ms": 20, "log_level": 0}
-        )
-        self.ends = dict.fromkeys(range(PARTITIONS), 0)
-
-    def send(self, partition: int, schema: str | None, value: bytes) -> None:
-        """Queue one message, with its schema if it is of ours; waits where the queue is full."""
-        headers = [] if schema is None else [schema_header(schema)]
-        while True:
-            try:
-                self._producer.produce(self._topic, value, partition=partition, headers=headers)
-            except BufferError:
-                self._producer.poll(0.1)
-            else:
-                self._producer.poll(0)
-                self.ends[partition] += 1
-                return
-
-    def flush(self) -> None:
-        """Wait until all is on the broker."""
-        assert self._producer.flush(LONG_S) == 0
-
-    def exposures(self, stars: int, first: int, last: int) -> None:
-        """Publish epochs of all stars, which are shared out over the partitions, in blocks."""
-        share = stars // PARTITIONS
-        for i in range(first, last):
-            rng = np.random.default_rng(i)
-            for partition, start in itertools.product(range(PARTITIONS), range(0, share, BLOCK)):
-                some = names(min(BLOCK, share - start), partition * share + start)
-                block = exposure(some, START + i * CADENCE, rng)
-                self.send(partition, "photometry_block", encode_block(block))
-        self.flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,24 +291,6 @@ def soak(servers: str, folder: Path, size: Size) -> Figures:
     ]
 
 
-def store(folder: Path) -> dict[str, Any]:
-    """Settings of snapshots that are taken seldom, and on a stop."""
-    return {"url": str(folder / "snapshots"), "interval_s": 120}
-
-
-@contextmanager
-def started(servers: str, folder: Path, **sections: Any) -> Iterator[Trial]:
-    """Topics of a run, with our number of partitions."""
-    schedule = {"every_days": 0.5, "min_points": 10}
-    with trial(
-        servers,
-        Archive(PARTITIONS, (), settings_of({})),
-        folder,
-        **{"schedule": schedule, **sections},
-    ) as run:
-        yield run
-
-
 def seconds_to_take(run: Trial, feed: Feed, instances: int = 1) -> float:
     """Start a filter, and wait for all that is there; from its first sign of readiness on."""
     filters = [run.start() for _ in range(instances)]
@@ -402,57 +323,11 @@ def shares(filter_: Filter) -> bool:
     return len(begun) >= PARTITIONS // 3
 
 
-def moved(committed: dict[int, int], before: dict[int, int]) -> bool:
-    """Whether all partitions have gone on."""
-    return bool(committed) and all(committed[n] > before[n] for n in before)
-
-
-@contextmanager
-def going_on(action: Callable[[int], object]) -> Iterator[None]:
-    """Do something every second, in the background."""
-    over = threading.Event()
-    failures: list[BaseException] = []
-
-    def loop() -> None:
-        began = time.monotonic()
-        try:
-            for n in itertools.count():
-                if over.wait(max(0.0, began + n - time.monotonic())):
-                    return
-                action(n)
-        except BaseException as error:  # noqa: BLE001  raised below
-            failures.append(error)
-
-    thread = threading.Thread(target=loop, name="feed")
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-    for error in failures:
-        raise error
-
-
-def ticks(seconds: float, step_s: float) -> Iterator[int]:
-    """Count, a step at a time."""
-    began = time.monotonic()
-    for n in range(max(1, round(seconds / step_s))):
-        time.sleep(max(0.0, began + n * step_s - time.monotonic()))
-        yield n
-
-
 def rss_mb(filter_: Filter) -> float:
     """Resident memory of a process now."""
     lines = Path(f"/proc/{filter_.process.pid}/status").read_text().splitlines()
     (now_kb,) = (line.split()[1] for line in lines if line.startswith("VmRSS"))
     return int(now_kb) / 1024
-
-
-def stamp(line: dict[str, Any] | None) -> float:
-    """Unix time of a line of the log."""
-    assert line is not None
-    return datetime.fromisoformat(line["time"]).timestamp()
 
 
 PARTS: dict[str, Callable[[str, Path, Size], Figures]] = {
@@ -461,6 +336,9 @@ PARTS: dict[str, Callable[[str, Path, Size], Figures]] = {
     "rebalance": rebalance,
     "burst": burst,
     "soak": soak,
+    "single_messages": single_messages,
+    "latency": latency,
+    "rebalance_1m": rebalance_1m,
 }
 
 
@@ -468,9 +346,12 @@ def main() -> int:
     """Measure on a broker of its own, print, and add to the file."""
     args = arguments()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes, too
-    size = Size(args.stars, args.epochs, args.messages, args.packets, args.minutes)
+    size = Size(
+        *(args.stars, args.epochs, args.messages, args.packets),
+        *(args.minutes, args.latency_minutes),
+    )
     if args.quick:
-        size = Size(stars=1_200, epochs=20, messages=5_000, packets=300, minutes=0.5)
+        size = Size(1_200, 20, 5_000, 300, minutes=0.5, latency_minutes=0.5)
     good = True
     for name in args.names:
         with KafkaCluster() as cluster, tempfile.TemporaryDirectory() as folder:
@@ -507,6 +388,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--messages", type=int, default=usual.messages, help="%(default)s")
     parser.add_argument("--packets", type=int, default=usual.packets, help="%(default)s")
     parser.add_argument("--minutes", type=float, default=usual.minutes, help="%(default)s")
+    parser.add_argument(
+        "--latency-minutes", type=float, default=usual.latency_minutes, help="%(default)s"
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes, a minute")
     parser.add_argument("--out", type=Path, default=OUT, help="%(default)s")
     return parser.parse_args()
