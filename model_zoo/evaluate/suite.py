@@ -32,6 +32,7 @@ from model_zoo.evaluate.measure.detection import measure_detection
 from model_zoo.evaluate.measure.efficiency import measure_efficiency
 from model_zoo.evaluate.measure.exact import measure_exact
 from model_zoo.evaluate.measure.fits import measure_fits
+from model_zoo.evaluate.measure.kept import Kept
 from model_zoo.evaluate.measure.nested import measure_nested
 from model_zoo.evaluate.measure.posteriors import measure_posteriors
 from model_zoo.evaluate.measure.scale import measure_scale
@@ -64,7 +65,10 @@ ACCURACY = ("bias", "rmse", "coverage68", "coverage95", "tarp_max_deviation")
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is measured: a network, its config.json, the simulator of its test sets, and sizes."""
+    """What is measured: a network, its config.json, the simulator of its test sets, and sizes.
+
+    ``folder`` is where parts of hours keep what they have.
+    """
 
     network: Network
     config: Mapping[str, Any]
@@ -73,6 +77,12 @@ class Subject:
     quiet: bool = False
     proof: Proof = FULL_PROOF
     entry: zoo.Entry | None = None
+    folder: Path | None = None
+
+    def kept(self, name: str) -> Kept:
+        """Stars that an earlier run of a part has measured, and a place for more."""
+        path = None if self.folder is None else self.folder / f"{name}_stars.jsonl"
+        return Kept(path, "" if self.entry is None else self.entry.sha256)
 
     @property
     def full(self) -> bool:
@@ -111,11 +121,13 @@ def _emcee(on: Subject) -> dict[str, Any]:
 
 
 def _corners(on: Subject) -> dict[str, Any]:
-    return measure_corners(_filed(on), on.proof.corners, quiet=on.quiet)
+    kept = on.kept("corners")
+    return measure_corners(_filed(on), on.proof.corners, kept=kept, quiet=on.quiet)
 
 
 def _efficiency(on: Subject) -> dict[str, Any]:
-    return measure_efficiency(_filed(on), on.proof.skies, quiet=on.quiet)
+    kept = on.kept("efficiency")
+    return measure_efficiency(_filed(on), on.proof.skies, kept=kept, quiet=on.quiet)
 
 
 def _filed(on: Subject) -> zoo.Entry:
@@ -277,7 +289,7 @@ def evaluate(
     held = _earlier(folder / "results.json", now)
     results = held | now if chosen else now | held
     proof = proof or (QUICK_PROOF if quick else FULL_PROOF)
-    subject = Subject(zoo.load(entry), entry.config, simulator, sizes, quiet, proof, entry)
+    subject = Subject(zoo.load(entry), entry.config, simulator, sizes, quiet, proof, entry, folder)
     folder.mkdir(parents=True, exist_ok=True)
     if "history" in entry.card.training:
         results["training"] = dict(entry.card.training)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from broker_filter.inference import zoo
 from model_zoo.evaluate.measure import corners, efficiency
 from model_zoo.evaluate.measure.corners import CORNERS, corner_star, measure_corners
 from model_zoo.evaluate.measure.efficiency import SKIES, draw_event
+from model_zoo.evaluate.measure.kept import Kept
 from model_zoo.evaluate.measure.service_path import START, ServicePath, one_star
 from model_zoo.evaluate.report.tables import corner_tables, efficiency_tables
 
@@ -55,10 +58,12 @@ def test_a_clear_event_is_looked_at_and_a_quiet_star_is_not(entry: zoo.Entry) ->
 
 
 def test_the_corners_table_says_how_many_streams_reached_k(
-    entry: zoo.Entry, monkeypatch: pytest.MonkeyPatch
+    entry: zoo.Entry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(corners, "CORNERS", CORNERS[:1])
-    part = measure_corners(entry, 4, quiet=True)
+    part = measure_corners(entry, 4, kept=Kept(tmp_path / "stars.jsonl"), quiet=True)
+    monkeypatch.setattr(corners, "corner_star", None)  # nothing is drawn that is known
+    assert measure_corners(entry, 4, kept=Kept(tmp_path / "stars.jsonl"), quiet=True) == part
     (row,) = part["rows"]
     assert (row["stars"], row["streams"]) == (1, 4)
     assert part["holds"] == all(reached["holds"] for reached in row["tail"])
@@ -74,3 +79,12 @@ def test_the_efficiency_table_shows_shares() -> None:
     none = {"found": 0, "n": 0, "share": None, "low68": None, "high68": None}
     lines = efficiency_tables({"rows": [row | {"lost_6_6": none}]})
     assert "90.0 % of 10" in lines[2]
+
+
+def test_results_of_other_weights_and_broken_lines_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "stars.jsonl"
+    assert Kept(path, "weights")("star", lambda: [1.0]) == [1.0]
+    with path.open("a") as file:
+        file.write('{"star": "other", "of"')
+    assert Kept(path, "weights")("star", lambda: [2.0]) == [1.0]
+    assert Kept(path, "others")("star", lambda: [2.0]) == [2.0]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from broker_filter.config import SurveyNoise
 from broker_filter.inference.noise_family import GROSS_EPOCH, GROSS_NIGHT
 from broker_filter.inference.zoo import Entry
 from broker_filter.types import FloatArray, Photometry
+from model_zoo.evaluate.measure.kept import Kept
 from model_zoo.evaluate.measure.rates import clopper_pearson, upper_limit
 from model_zoo.evaluate.measure.service_path import ServicePath, one_star
 from model_zoo.evaluate.sets import SEEDS
@@ -27,9 +29,12 @@ from model_zoo.progress import Progress
 
 __all__ = ["CORNERS", "Corner", "corner_star", "measure_corners"]
 
+SEED: Final = SEEDS["corners"]
 FAMILY: Final = SurveyNoise()
 TAU_DAYS: Final = (0.05, 40.0)
 DAYS: Final = 20
+WINDOWS: Final = 4
+"""Streams of a star: a window begins every quarter of one."""
 SITES: Final = 3
 PER_NIGHT: Final = 12
 CLEAR: Final = 0.6  # share of the nights
@@ -101,7 +106,9 @@ def _red_noise(t: FloatArray, tau: float, rng: np.random.Generator) -> FloatArra
     return np.asarray(kicks)
 
 
-def measure_corners(entry: Entry, streams: int, *, quiet: bool = False) -> dict[str, Any]:
+def measure_corners(
+    entry: Entry, streams: int, *, kept: Kept | None = None, quiet: bool = False
+) -> dict[str, Any]:
     """Send constant stars of each corner along the service's own path.
 
     Parameters
@@ -109,6 +116,8 @@ def measure_corners(entry: Entry, streams: int, *, quiet: bool = False) -> dict[
     entry : Entry
     streams : int
         Of each corner, at least.
+    kept : Kept, optional
+        Of stars that need not be sent again.
 
     Returns
     -------
@@ -117,37 +126,39 @@ def measure_corners(entry: Entry, streams: int, *, quiet: bool = False) -> dict[
         how often, ``highest`` charged log10 K, mean of the largest charged K (``mean_k``), and
         ``tail``: by k how many streams reached it, and the 95 % upper limit of their share.
     """
-    path = ServicePath(entry, every_days=0.5)
+    path, kept = ServicePath(entry, every_days=0.5), kept or Kept()
+    # A star lives for as long as a window: it is in the four that begin up to then.
+    stars = -(-streams // WINDOWS)
     rows = []
     for i, corner in enumerate(CORNERS):
-        rng = np.random.default_rng([SEEDS["corners"], i])
-        rows.append(_corner_row(corner, path, streams, rng, quiet=quiet))
+        found: list[list[float]] = []
+        with Progress(corner.name, stars, "stars", quiet=quiet) as shown:
+            for j in range(stars):
+                star = partial(_streams, path, corner, np.random.default_rng([SEED, i, j]))
+                found += kept(f"{corner.name}, {j}", star)
+                shown.add(1)
+        rows.append(_corner_row(corner, stars, found))
     return {"streams": streams, "holds": all(row["holds"] for row in rows), "rows": rows}
 
 
-def _corner_row(
-    corner: Corner, path: ServicePath, streams: int, rng: np.random.Generator, *, quiet: bool
-) -> dict[str, Any]:
-    # A star lives for as long as a window: it is in the four that begin up to then.
-    stars, windows = -(-streams // 4), 4
-    top: list[float] = []
-    looks = 0
-    with Progress(corner.name, stars, "stars", quiet=quiet) as shown:
-        for _ in range(stars):
-            highest: defaultdict[float, float] = defaultdict(lambda: -np.inf)
-            for look in path(corner_star(corner, rng)):
-                highest[look.window_start] = max(highest[look.window_start], look.family)
-                looks += 1
-            top += highest.values()
-            shown.add(1)
-    n, found = stars * windows, np.array(top)
+def _streams(path: ServicePath, corner: Corner, rng: np.random.Generator) -> list[list[float]]:
+    """Highest charged log10 K of each window of a star that was looked at, and how many looks."""
+    of_window: defaultdict[float, list[float]] = defaultdict(list)
+    for look in path(corner_star(corner, rng)):
+        of_window[look.window_start].append(look.family)
+    return [[max(looks), len(looks)] for looks in of_window.values()]
+
+
+def _corner_row(corner: Corner, stars: int, streams: list[list[float]]) -> dict[str, Any]:
+    top = [highest for highest, _ in streams]
+    n, found = stars * WINDOWS, np.array(top)
     tail = [_tail(int((found >= power).sum()), n, 10.0**power) for power in POWERS]
     return {
         "name": corner.name,
         "stars": stars,
         "streams": n,
         "looked_at": len(top),
-        "looks": looks,
+        "looks": sum(int(looks) for _, looks in streams),
         "highest": float(found.max(initial=-np.inf)) if len(top) else None,
         "mean_k": float((10.0**found).sum() / n),
         "tail": tail,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from broker_filter.inference.magnification import magnification
 from broker_filter.inference.zoo import Entry
 from broker_filter.types import FloatArray, Photometry
+from model_zoo.evaluate.measure.kept import Kept
 from model_zoo.evaluate.measure.rates import share
 from model_zoo.evaluate.measure.service_path import ServicePath, one_star
 from model_zoo.evaluate.sets import SEEDS
@@ -26,6 +28,7 @@ from model_zoo.simulate.pattern import Pattern
 
 __all__ = ["SKIES", "Sky", "draw_event", "measure_efficiency"]
 
+SEED: Final = SEEDS["efficiency"]
 SNR: Final = (25.0, 60.0)
 TE_DAYS: Final = (0.1, 6.0)
 WINDOW: Final = 20.0
@@ -105,7 +108,9 @@ def _noise(sky: Sky, t: FloatArray, sigma: float, rng: np.random.Generator) -> F
     return draw_noise(REAL, pattern, generator).flux[0].double().numpy()
 
 
-def measure_efficiency(entry: Entry, events: int, *, quiet: bool = False) -> dict[str, Any]:
+def measure_efficiency(
+    entry: Entry, events: int, *, kept: Kept | None = None, quiet: bool = False
+) -> dict[str, Any]:
     """Send events of each sky along the service's own path.
 
     Parameters
@@ -113,6 +118,8 @@ def measure_efficiency(entry: Entry, events: int, *, quiet: bool = False) -> dic
     entry : Entry
     events : int
         Of each sky.
+    kept : Kept, optional
+        Of events that need not be sent again.
 
     Returns
     -------
@@ -121,27 +128,29 @@ def measure_efficiency(entry: Entry, events: int, *, quiet: bool = False) -> dic
         (``found_3``, ``found_6_6``), the share of those that K of white noise finds at 6.6 and the
         family does not (``lost_6_6``), and the log10 K by which the family is lower, in quartiles.
     """
-    path = ServicePath(entry, every_days=0.25)
-    return {
-        "events": events,
-        "rows": [
-            _row(name, sky, i, path, events, quiet) for i, (name, sky) in enumerate(SKIES.items())
-        ],
-    }
+    path, kept = ServicePath(entry, every_days=0.25), kept or Kept()
+    rows = []
+    for i, (name, sky) in enumerate(SKIES.items()):
+        highest = []
+        with Progress(name, events, "events", quiet=quiet) as shown:
+            for j in range(events):
+                event = partial(_highest, path, sky, np.random.default_rng([SEED, i, j]))
+                highest.append(kept(f"{name}, {j}", event))
+                shown.add(1)
+        rows.append(_row(name, np.array(highest, np.float64)))
+    return {"events": events, "rows": rows}
 
 
-def _row(
-    name: str, sky: Sky, seed: int, path: ServicePath, events: int, quiet: bool
-) -> dict[str, Any]:
-    rng = np.random.default_rng([SEEDS["efficiency"], seed])
-    white, family, network = (np.full(events, -np.inf) for _ in range(3))
-    with Progress(name, events, "events", quiet=quiet) as shown:
-        for i in range(events):
-            for look in path([draw_event(sky, rng)]):
-                white[i] = max(white[i], look.white)
-                family[i] = max(family[i], look.family)
-                network[i] = max(network[i], look.network)
-            shown.add(1)
+def _highest(path: ServicePath, sky: Sky, rng: np.random.Generator) -> tuple[float | None, ...]:
+    """Charged log10 K of white noise and of the family at their highest; None without a look."""
+    looks = path([draw_event(sky, rng)])
+    if not looks:
+        return None, None
+    return max(look.white for look in looks), max(look.family for look in looks)
+
+
+def _row(name: str, highest: FloatArray) -> dict[str, Any]:
+    white, family = np.where(np.isnan(highest), -np.inf, highest).T
     low, high = THRESHOLDS
     sure = white >= high
     cost = (white - family)[sure & np.isfinite(family)]

@@ -1,0 +1,42 @@
+"""Results of a long measurement, star by star in a file, so that a run goes on where one ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar, cast
+
+__all__ = ["Kept"]
+
+Result = TypeVar("Result")
+
+
+class Kept:
+    """What was measured of each star.
+
+    Parameters
+    ----------
+    path : Path, optional
+        JSON lines, of earlier runs too; without it nothing is kept.
+    of : str
+        What the results depend on, such as the checksum of weights; those of another do not count.
+    """
+
+    def __init__(self, path: Path | None = None, of: str = "") -> None:
+        self._path, self._of = path, of
+        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        rows = [json.loads(line) for line in lines if line.endswith("}")]
+        self._known = {row["star"]: row["result"] for row in rows if row["of"] == of}
+
+    def __call__(self, star: str, measure: Callable[[], Result]) -> Result:
+        """The result of one star, whose form JSON has to hold: known, or measured now."""
+        if star in self._known:
+            return cast("Result", self._known[star])
+        result = measure()
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a") as file:
+                row = {"star": star, "of": self._of, "result": result}
+                file.write(json.dumps(row) + "\n")
+        return result
