@@ -184,7 +184,8 @@ def _evaluate_sky(args: argparse.Namespace, entry: zoo.Entry) -> int:
         Filter(entry, every_days=args.every_days), args.sky, stars, args.out / "sky_stars.jsonl"
     )
     found = summary(records, entry.window_days, entry.threshold, read_causes())
-    found = {"model_id": entry.model_id, "half": args.half, "every_days": args.every_days} | found
+    asked = {"half": args.half, "of_stars": len(stars), "every_days": args.every_days}
+    found = {"model_id": entry.model_id} | asked | found
     (args.out / "sky.json").write_text(json.dumps(found, indent=1) + "\n")
     add_part(entry, args.out, "sky", found)
     print(sky_table(found))

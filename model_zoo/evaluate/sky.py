@@ -345,6 +345,7 @@ def summary(
         for kind, part in _by_class(one, window_days):
             groups[kind, one.star.survey].append(part)
     return {
+        "stars": len(records),
         "classes": [
             _class_row(kind, survey, part, threshold)
             for (kind, survey), part in sorted(groups.items())

@@ -141,9 +141,10 @@ def test_the_record_becomes_a_part_of_the_entrys_report(tmp_path: Path) -> None:
     records = [StarRecord(event, 1.0, windows, [alert(999, "microlensing")])]
     causes = [{"star": "e", "mjd": "999", "log10_k": "5", "verdict": "unclear", "cause": "clouds"}]
     found = summary(records, 20.0, 3.05, causes)
-    add_part(entry, tmp_path, "sky", {"half": "report", "every_days": 1.0} | found)
+    add_part(entry, tmp_path, "sky", {"half": "report", "of_stars": 9, "every_days": 1.0} | found)
     page = (tmp_path / "report.md").read_text()
     assert "| e | microlensing | 999 | 5 | unclear | clouds |" in page
+    assert "1 of the 9 stars of the half (report)" in page
     assert "sky_record.png" in page
     assert (tmp_path / "sky_record.png").stat().st_size > 1000
     add_part(entry, tmp_path, "other", {"n": 1})

@@ -17,6 +17,7 @@ RULES = {
     "white_above_3": r"white noise, $\log_{10} K > 3$",
     "certified_above_3": r"family of noise, $\log_{10} K > 3$",
 }
+ABOVE: Mapping[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "fontsize": 7}
 
 
 def draw_sky(result: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -24,7 +25,7 @@ def draw_sky(result: Mapping[str, Any], folder: Path) -> list[Path]:
     path = folder / "sky_record.png"
     classes = sorted({row["class"] for row in result["classes"]})
     groups = [[row for row in result["classes"] if row["class"] == name] for name in classes]
-    with figure(path, 10.0, 0.9 + 0.42 * len(classes)) as canvas:
+    with figure(path, 10.0, 1.6 + 0.42 * len(classes)) as canvas:
         left, right = canvas.subplots(1, 2, sharey=True)
         _rules(left, groups)
         _verdicts(right, groups)
@@ -41,11 +42,12 @@ def _rules(axes: Any, groups: Sequence[Sequence[Mapping[str, Any]]]) -> None:  #
     }
     for cut in groups[0][0]["cuts"] if groups else ():
         counts[LABELS[cut]] = [sum(row["cuts"][cut] for row in rows) for rows in groups]
-    for (label, found), colour in zip(counts.items(), COLOURS.values(), strict=False):
+    for j, (label, found) in enumerate(counts.items()):
         share = [max(k / n, 1e-5) for k, n in zip(found, windows, strict=True)]
-        axes.plot(share, range(len(share)), "o", color=colour, ms=5, alpha=0.8, label=label)
+        at = [i + 0.12 * (j - 2.5) for i in range(len(share))]
+        axes.plot(share, at, "o", color=list(COLOURS.values())[j], ms=4, label=label)
     axes.set(xscale="log", xlim=(7e-6, 1.3), xlabel="share of windows (at the edge: none)")
-    axes.legend(loc="lower left", fontsize=7)
+    axes.legend(**ABOVE, ncols=2)
 
 
 def _verdicts(axes: Any, groups: Sequence[Sequence[Mapping[str, Any]]]) -> None:  # noqa: ANN401
@@ -60,4 +62,4 @@ def _verdicts(axes: Any, groups: Sequence[Sequence[Mapping[str, Any]]]) -> None:
     for i, one in enumerate(said):
         axes.text(1.02, i, str(sum(one.values())), va="center", fontsize=7)
     axes.set(xlim=(0, 1.12), xlabel="verdicts of alerts, and their number")
-    axes.legend(loc="lower right", fontsize=6)
+    axes.legend(**ABOVE, ncols=4)

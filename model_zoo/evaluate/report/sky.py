@@ -23,9 +23,10 @@ CUT_TITLES = {
 
 def sky_tables(part: Part) -> list[str]:
     """Windows, verdicts, published events and false alarms, of `model_zoo.evaluate.sky.summary`."""
-    head = f"Half of the stars: {part['half']}; an evaluation every {part['every_days']:g} days."
+    head = f"{part['stars']} of the {part['of_stars']} stars of the half ({part['half']})"
     lines = [
-        f"{head} K is after the charge for looks. The star of an event is quiet far from it.",
+        f"{head}, evaluated every {part['every_days']:g} days. K is after the charge for looks.",
+        "The star of an event is quiet far from it.",
         "",
         "### Windows above the thresholds",
         "",
