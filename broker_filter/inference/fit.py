@@ -48,6 +48,9 @@ __all__ = ["ENOUGH_SAMPLES", "Fitter", "usable_epochs", "usable_rows"]
 LEAST_EPOCHS = 6
 """Four parameters, a share and a baseline: fewer epochs decide nothing."""
 
+MOST_SOURCES = 64
+"""Each source has a baseline and an f_s of its own, which take time."""
+
 ENOUGH_SAMPLES, WANTED_SAMPLES = 100, 200
 """Effective samples of the last round: from which on a fit has converged, and to which it aims."""
 
@@ -150,6 +153,8 @@ class Fitter:
         epochs = usable_epochs(epochs)
         if len(epochs) < LEAST_EPOCHS:
             return NotFitted(f"not fitted: {len(epochs)} usable epochs, {LEAST_EPOCHS} are needed")
+        if (sources := len(np.unique(epochs.source))) > MOST_SOURCES:
+            return NotFitted(f"not fitted: {sources} sources, at most {MOST_SOURCES} can be")
         draw = torch.Generator().manual_seed(seed)
         problem = _Problem(Likelihood(epochs, t_start, self._prior), self._box)
         candidates = self._candidates(problem.likelihood, starts, draw)

@@ -172,6 +172,15 @@ def test_too_few_epochs_are_not_fitted(two_sites: StarEpochs, n: int) -> None:
     assert found == NotFitted(f"not fitted: {n} usable epochs, 6 are needed")
 
 
+def test_a_star_of_very_many_sources_is_not_fitted(two_sites: StarEpochs) -> None:
+    each = np.arange(len(two_sites), dtype=np.int16)
+    names = tuple(("", f"site {n}") for n in each)
+    one = np.ones(len(each))
+    scattered = changed(two_sites, sources=names, source=each, level=one, error=0.01 * one)
+    found = Fitter(PRIOR)(scattered, 60_000.0, NOWHERE, 1)
+    assert found == NotFitted(f"not fitted: {len(each)} sources, at most 64 can be")
+
+
 def assert_finite(found: Fit | NotFitted) -> None:
     if isinstance(found, NotFitted):
         assert found.reason.startswith("not fitted: ")
