@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from broker_filter.alerts.lifecycle import EventKey
+from broker_filter.alerts.lifecycle import UPDATE_FACTOR, UPDATE_STEP, EventKey
 from broker_filter.state.columns import (
     Column,
     Columns,
@@ -38,6 +38,7 @@ __all__ = [
     "certifications_from_columns",
     "certifications_to_columns",
     "is_due",
+    "may_tell",
 ]
 
 GROWTH_STEP = 1.0
@@ -49,6 +50,9 @@ GROWTH_FACTOR = 1.25
 
 LATER_DAYS = 1.0
 """Days after the first certification of a window from which on time alone calls for another."""
+
+NEAR_END = 10.0
+"""How far above the threshold a certificate must be for its event to be far from its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,29 @@ def is_due(last: Certification | None, log10_k: float, window_start: float, mjd:
     if log10_k >= max(before + GROWTH_STEP, GROWTH_FACTOR * before):
         return True
     return mjd - last.first_mjd >= max(LATER_DAYS, 2 * (last.last_mjd - last.first_mjd))
+
+
+def may_tell(last: Certification, log10_k: float, threshold: float) -> bool:
+    """Whether another certification of an open event could lead to an alert of it.
+
+    K of both kinds is of the same epochs. Where that of the network has neither grown by what an
+    update takes nor fallen, the certified one far from the end has hardly done so; alerts for any
+    other reason are fitted when they are due, and each new window, of which alone there can be a
+    final, is certified at once.
+
+    Parameters
+    ----------
+    last : Certification
+        Of the same window.
+    log10_k : float
+        Of the network.
+    threshold : float
+        Certified log10 K from which on events open.
+    """
+    before = last.network_log10_k
+    grown = log10_k >= max(before + UPDATE_STEP, UPDATE_FACTOR * before)
+    fallen = log10_k <= min(before - GROWTH_STEP, before / GROWTH_FACTOR)
+    return grown or fallen or last.log10_k < threshold + NEAR_END
 
 
 _NUMBERS: Final = (

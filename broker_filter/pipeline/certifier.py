@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from broker_filter.alerts.alert import CertifiedK
-from broker_filter.alerts.certifications import Certification, is_due
+from broker_filter.alerts.certifications import Certification, is_due, may_tell
 from broker_filter.alerts.parts import Noise
 from broker_filter.errors import ModelError
 from broker_filter.inference.scorer import Scorer
@@ -105,9 +105,18 @@ class Certifier:
         if own is None and not moved_on:
             known.pop(key, None)
         worth_it = moved_on or window.log10_k >= rule.certify_from
-        if worth_it and is_due(own, window.log10_k, window.start, window.last_mjd):
+        if worth_it and self._is_due(window):
             return self._certify(window)
         return Certified(None if own is None or own.is_void else own)
+
+    def _is_due(self, window: Candidate) -> bool:
+        """Whether to certify a window: an open event's only where that could lead to an alert."""
+        own, log10_k = window.certification, window.log10_k
+        if not is_due(own, log10_k, window.start, window.last_mjd):
+            return False
+        if own is None or not window.is_open:
+            return True
+        return may_tell(own, log10_k, self._options.rule.threshold)
 
     def with_fit(self, window: Candidate, found: Certified) -> Certified:
         """The same with a fit of the window as it is: an alert's K and samples are of one run."""

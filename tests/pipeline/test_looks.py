@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.build import Provenance
+from broker_filter.alerts.certifications import Certification, may_tell
 from broker_filter.alerts.threshold import Discovery, Rule
 from broker_filter.inference.scorer import Scored
 from broker_filter.observe.metrics import Metrics
@@ -235,3 +236,37 @@ def test_where_an_alert_fails_no_event_is_counted() -> None:
     star.script.t0 = 9.0
     (alert,) = star.look(5.0, 9.0, star="b")
     assert alert.log10_k_threshold == 4.0
+
+
+def test_an_open_event_is_fitted_where_that_can_lead_to_an_alert() -> None:
+    """The network's K of a bright one must have grown by what an update takes."""
+    star = Star(Rule(3.0, trigger=1.0))
+    assert [a.state for a in star.look(100.0, 90.0)] == ["new"]
+    assert star.look(140.0, 150.0) == []
+    assert star.counts == [1]
+    assert [a.state for a in star.look(160.0, 150.0)] == ["update"]
+    assert star.counts == [2]
+
+
+def test_a_fall_and_a_certificate_near_the_threshold_may_tell_something() -> None:
+    bright = Certification(START, 1, 100.0, 90.0, 0.1, 300.0)
+    assert [may_tell(bright, k, 3.0) for k in (79.0, 81.0, 149.0, 150.0)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert may_tell(replace(bright, log10_k=12.0), 100.0, 3.0)
+
+
+def test_an_open_event_near_its_end_is_fitted_as_often_as_before_it_opened() -> None:
+    star = Star(Rule(3.0, trigger=1.0))
+    assert [a.state for a in star.look(100.0, 9.0)] == ["new"]
+    assert [a.state for a in star.look(126.0, 1.0)] == ["retraction"]
+
+
+def test_a_bright_event_ends_with_the_first_window_that_does_not_show_it() -> None:
+    star = Star(Rule(3.0, trigger=1.0))
+    star.script.t0 = 3.0
+    assert [a.state for a in star.look(100.0, 90.0)] == ["new"]
+    assert [a.state for a in star.look(99.0, 0.0, START + 5)] == ["final"]
