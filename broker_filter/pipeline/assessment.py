@@ -12,6 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ from broker_filter.pipeline.batcher import Forgotten, Work
 from broker_filter.pipeline.candidate import Candidate, Memory
 from broker_filter.pipeline.certifier import Certified, Certifier
 from broker_filter.pipeline.event_epochs import extended
-from broker_filter.pipeline.judge import Judge, Judgement
+from broker_filter.pipeline.judge import Case, Judge, Judgement
 from broker_filter.pipeline.lost_evaluations import LostEvaluations
 from broker_filter.pipeline.options import AssessmentOptions
 from broker_filter.pipeline.other_bands import OtherBands
@@ -67,13 +68,14 @@ class Outputs:
     """What one piece of work gave; the offsets may be committed once the alerts are delivered.
 
     ``captured`` are whole states after this work; a snapshot of one may be written
-    once the offsets are committed.
+    once the offsets are committed. ``cases`` are by alert; see `Assessment.judge_later`.
     """
 
     alerts: list[Alert] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     offsets: dict[Partition, int] = field(default_factory=dict)
     captured: dict[StateKey, PartitionState] = field(default_factory=dict)
+    cases: dict[UUID, Case] = field(default_factory=dict)
 
 
 class Assessment:
@@ -110,6 +112,15 @@ class Assessment:
         judge = options.judge
         self._judge = None if judge is None else Judge(scorer, judge, metrics)
         self._memories: defaultdict[StateKey, Memory] = defaultdict(Memory)
+        self._cases: dict[UUID, Case] | None = None
+
+    def judge_later(self) -> None:
+        """Leave rivals and verdicts out of alerts, for callers that need those of few of them.
+
+        They are had by `judge` of a case of `Outputs.cases`, with the number of events of the same
+        star and band before it that were judged to be established.
+        """
+        self._cases = {}
 
     def warm_up(self) -> None:
         """Make the network ready; belongs into the thread that will call `assess`."""
@@ -129,7 +140,8 @@ class Assessment:
         if work.windows is None:
             self._forget(deque(work.forgotten), 0)
         captured = {key: self._complete(state) for key, state in work.captured.items()}
-        return Outputs(alerts=alerts, offsets=work.offsets, captured=captured)
+        cases, self._cases = self._cases or {}, None if self._cases is None else {}
+        return Outputs(alerts=alerts, offsets=work.offsets, captured=captured, cases=cases)
 
     def _complete(self, state: PartitionState) -> PartitionState:
         """A state with the events as they are now."""
@@ -336,7 +348,8 @@ class Assessment:
     ) -> Alert:
         certified = self._certifier.with_fit(window, certified)
         fit = self._certifier.fit_of_event(window, certified, ended=kind == "final")
-        judged = self._judged(window, event, fit)
+        case = self._case(window, event, fit)
+        judged = Judgement() if case is None else self._judged(case)
         log10_k, claim = evidence_of(event, kind, window.log10_k, certified.claim)
         found = Evaluation(
             event,
@@ -351,24 +364,38 @@ class Assessment:
             noise=certified.noise,
             log10_k_lookalikes=self._scorer.log10_k_lookalikes(window.scored, window.row),
         )
-        return build_alert(window.batch, window.row, found, drawn, times, common)
+        alert = build_alert(window.batch, window.row, found, drawn, times, common)
+        if case is not None and self._cases is not None:
+            self._cases[alert.alert_id] = case
+        return alert
 
-    def _judged(
+    def _case(
         self, window: Candidate, event: EventState, fit: Fit | NotFitted | None
-    ) -> Judgement:
-        """What else the event could be; nothing of an event that has no fit."""
+    ) -> Case | None:
+        """What the event is judged by; an event without a fit is not judged."""
         if self._judge is None or not isinstance(fit, Fit):
+            return None
+        return Case(window, event.opened_mjd, window.memory.epochs[window.key], fit)
+
+    def _judged(self, case: Case) -> Judgement:
+        """What else the event could be, unless that is left for later; the event is counted."""
+        if self._cases is not None:
             return Judgement()
-        memory, key, opened = window.memory, window.key, event.opened_mjd
-        earlier, seed = memory.earlier_events(key, opened), window.seed(self._options.seed)
-        try:
-            judged = self._judge.judge(window, memory.epochs[key], fit, seed, earlier)
-        except Exception as error:  # noqa: BLE001  the alert can do without
-            self._lost.note(window, error, "rivals")
-            return Judgement()
+        memory, key, opened = case.window.memory, case.window.key, case.opened_mjd
+        judged = self.judge(case, memory.earlier_events(key, opened))
         if judged.established:
             memory.count(key, opened)
         return judged
+
+    def judge(self, case: Case, earlier_events: int) -> Judgement:
+        """What else an event could be; nothing where that fails, as an alert can do without."""
+        assert self._judge is not None  # noqa: S101  there would be no case
+        window, seed = case.window, case.window.seed(self._options.seed)
+        try:
+            return self._judge.judge(window, case.epochs, case.fit, seed, earlier_events)
+        except Exception as error:  # noqa: BLE001  whatever one star causes
+            self._lost.note(window, error, "rivals")
+            return Judgement()
 
     def _drawn(self, window: Candidate) -> Samples:
         began = time.perf_counter()

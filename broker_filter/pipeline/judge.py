@@ -24,7 +24,7 @@ from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.candidate import Candidate
 from broker_filter.types import PARAMETERS, Fit, FloatArray, NotFitted, StarEpochs
 
-__all__ = ["Judge", "JudgeOptions", "Judgement"]
+__all__ = ["Case", "Judge", "JudgeOptions", "Judgement"]
 
 EXPLAINED: Final = 0.7
 """Share of the chi2 of a constant star that a lens must explain to be tried with a stretch left
@@ -64,6 +64,26 @@ class Judgement:
     rivals: tuple[Rival, ...] = ()
     verdict: Verdict | None = None
     established: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What an event is judged by at one alert.
+
+    Parameters
+    ----------
+    window : Candidate
+    opened_mjd : float, MJD TAI
+        When the event opened, which tells it from others of its star and band.
+    epochs : StarEpochs
+        All that the alert carries, of which ``fit`` is the fit.
+    fit : Fit
+    """
+
+    window: Candidate
+    opened_mjd: float
+    epochs: StarEpochs
+    fit: Fit
 
 
 class Judge:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,8 +37,9 @@ class Result:
     window_start : ndarray, shape (n,), float64, MJD TAI
     log10_k_of_windows : ndarray, shape (n,), float64
         Of the network; NaN where the matched filter alone showed it to be below the threshold.
-    alerts : tuple of Alert
-        In order; all that follows is of the last one.
+    alerts : sequence of Alert
+        In order; all that follows is of the last one. Rivals and verdict of each are computed when
+        it is looked at.
     epochs : int
         Given.
     rejected : mapping of str to int
@@ -51,7 +52,7 @@ class Result:
     last_epoch: FloatArray
     window_start: FloatArray
     log10_k_of_windows: FloatArray
-    alerts: tuple[Alert, ...]
+    alerts: Sequence[Alert]
     epochs: int
     rejected: Mapping[str, int]
 

@@ -18,6 +18,7 @@ from broker_filter.inference.scorer import Scored, Scorer
 from broker_filter.observe.metrics import Metrics
 from broker_filter.photometry.usable import Limits, accept
 from broker_filter.replay.lightcurves.stream import LightCurves
+from broker_filter.scoring.judged import JudgedAlerts
 from broker_filter.scoring.result import Result
 from broker_filter.service.entries import open_entry
 from broker_filter.service.watched import watched_pipeline
@@ -42,6 +43,7 @@ class StarScorer:
         entry = open_entry(settings)
         self._metrics = Metrics()
         self._pipeline, self._watch = watched_pipeline(settings, entry, self._metrics, _Watch)
+        self._pipeline.assessment.judge_later()
         chosen = settings.input
         self._limits = Limits(chosen.mjd_min, chosen.mjd_max, chosen.flag_mask)
         self._rule = make_rule(
@@ -81,7 +83,8 @@ class StarScorer:
         if found.dead_letters:
             raise SchemaError(f"the service would not take it: {found.dead_letters[0].detail}")
         epochs = sum(map(len, parts))
-        windows, alerts = watch.columns(), tuple(found.alerts)
+        judge = self._pipeline.assessment.judge
+        windows, alerts = watch.columns(), JudgedAlerts(found.alerts, found.cases, judge)
         rule = self._rule
         return Result(star, rule.threshold, rule.trigger, *windows, alerts, epochs, rejected)
 

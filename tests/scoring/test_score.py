@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.codec import to_avro
 from broker_filter.errors import SchemaError
 from broker_filter.observe.metrics import Metrics
@@ -50,22 +52,36 @@ def parts(**changes: Any) -> Any:
     return photometry_of(TIME, FLUX, ERROR, **PLAIN | {"star": "star", "band": "r"} | changes)
 
 
-def test_alerts_are_those_of_the_service_to_the_bit(tiny_entry: Path, scorer: StarScorer) -> None:
-    chosen, metrics = settings(tiny_entry), Metrics()
-    entry = open_entry(chosen)
+def of_the_service(chosen: Any) -> list[Alert]:
+    metrics, entry = Metrics(), open_entry(chosen)
     intake = make_intake(chosen, entry, metrics)
     pipeline = Pipeline(intake, make_assessment(chosen, entry, metrics))
-    expected = []
+    found = []
     for i, record in enumerate(LightCurves(parts()).read(print)):
         message = Message("photometry", 3, i, record.key, record.value, headers=record.headers)
-        expected += pipeline.step([message], 0.0, flush=True).alerts
-    found = scorer(parts())
+        found += pipeline.step([message], 0.0, flush=True).alerts
+    return found
+
+
+def in_avro(alerts: Iterable[Alert]) -> list[bytes]:
     times = {"received_ms": None, "evaluated_ms": 0, "created_ms": 0}
+    return [to_avro(replace(alert, **times)) for alert in alerts]
+
+
+def test_alerts_are_those_of_the_service_to_the_bit(tiny_entry: Path, scorer: StarScorer) -> None:
+    expected, found = of_the_service(settings(tiny_entry)), scorer(parts())
     assert expected
-    assert [to_avro(replace(alert, **times)) for alert in found.alerts] == [
-        to_avro(replace(alert, **times)) for alert in expected
-    ]
+    assert in_avro(found.alerts) == in_avro(expected)
     assert found.log10_k >= max(alert.log10_k for alert in expected)
+
+
+def test_rivals_that_are_computed_later_are_those_of_the_service(tiny_entry: Path) -> None:
+    alert = {"log10_k": -10.0, "trigger_log10_k": -10.0, "posterior_samples": 20}
+    chosen = settings_for(tiny_entry, alert=alert, schedule={"every_days": 2.0})
+    expected, found = of_the_service(chosen), StarScorer(chosen)(parts())
+    assert expected[-1].rivals
+    assert in_avro([found.alerts[-1]]) == in_avro([expected[-1]])
+    assert in_avro(found.alerts) == in_avro(expected)
 
 
 def test_loading_imports_no_package_that_takes_seconds_and_is_not_needed() -> None:
