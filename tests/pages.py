@@ -516,18 +516,23 @@ def demo() -> str:
 
 def service() -> str:
     """Figures of the whole service on a real Kafka."""
-    parts = json.loads(SERVICE.read_text()).values()
+    parts = json.loads(SERVICE.read_text())
     rows = [
-        (row["label"], f"{shown(row['value'])} {row['unit']}".strip())
-        for part in parts
-        for row in part["figures"]
+        (row["label"], _beside_its_rival(row)) for part in parts.values() for row in part["figures"]
     ]
-    dates = ", ".join(sorted({part["date"][:10] for part in parts}))
-    machines = ", ".join(sorted({part["machine"]["processor"] for part in parts}))
+    dates = ", ".join(sorted({part["date"][:10] for part in parts.values()}))
+    machines = ", ".join(sorted({part["machine"]["processor"] for part in parts.values()}))
+    loads = ", ".join(f"{name} {part['load']}" for name, part in parts.items() if "load" in part)
     return (
         f"{markdown_table(('what', 'figure'), rows)}\n\n"
-        f"`python -m tests.bench.bench_service`, {dates}, {machines}, 2 cores."
+        f"`python -m tests.bench.bench_service`, {dates}, {machines}, 2 cores. Load averages, the"
+        f" filter and the broker included: {loads}."
     )
+
+
+def _beside_its_rival(row: Mapping[str, Any]) -> str:
+    figure = f"{shown(row['value'])} {row['unit']}".strip()
+    return f"{figure} ({row['rival']}: {shown(row['rival_value'])})" if row["rival"] else figure
 
 
 def sizing() -> str:

@@ -276,7 +276,7 @@ class Scorer:
             return compare(likelihood, fit.lenses, noise, span, seed)
 
     def warm_up(self) -> None:
-        """Run each shape once, a fit and the scan, so that the first alert waits for none of them.
+        """Run each shape once, a fit, its rivals and the scan: the first alert waits for none.
 
         Belongs into the thread that will score.
         """
@@ -287,7 +287,10 @@ class Scorer:
                     x = torch.full((self.chunk, bucket, 3), PADDING, device=self._device)
                     _, s = self._evaluate(model, x, torch.zeros(self.chunk, device=self._device))
             scored = Scored(np.zeros(1), s[:1], np.array([i]))
-            self.fit(_constant_star(self.entry.window_days), 0.0, scored, 0, 0)
+            star = _constant_star(self.entry.window_days)
+            fit = self.fit(star, 0.0, scored, 0, 0)
+            if isinstance(fit, Fit):
+                self.compare(star, fit, 0, NoisePrior())
         scan.warm_up()
 
     def _input(

@@ -209,11 +209,15 @@ def frozen(servers: str, folder: Path, instances: int) -> Iterator[Trial]:
         "session_timeout_ms": 300_000,
         "options": {},
     }
-    with started(servers, folder, snapshot={"url": None}, kafka=kafka, **PLAIN) as run:
+    kept = {"snapshot": {"url": None}, "kafka": kafka, "forks": True}
+    with started(servers, folder, **kept, **PLAIN) as run:
         for _ in range(instances):
             run.start()
         share = PARTITIONS // instances
-        run.until(lambda: all(held(filter_) == share for filter_ in run.filters))
+        run.until(lambda: all(held(filter_) == share for filter_ in run.filters), LONG_S)
+        # Nothing is committed before the model is ready.
+        first = fill(run, ConstantStars(PARTITIONS), PARTITIONS)
+        run.until(lambda: run.committed() == first.ends, LONG_S)
         for filter_ in run.filters:
             filter_.send(signal.SIGSTOP)
         yield run
@@ -239,10 +243,11 @@ def fill(run: Trial, sky: ConstantStars, messages: int) -> Feed:
 def taken(run: Trial, messages: int) -> Rate:
     """Let the filters go, until all is committed."""
     before = [Spent.of(filter_) for filter_ in run.filters]
+    done = PARTITIONS + messages
     began = time.monotonic()
     for filter_ in run.filters:
         filter_.send(signal.SIGCONT)
-    run.until(lambda: sum(run.committed().values()) == messages, LONG_S)
+    run.until(lambda: sum(run.committed().values()) == done, LONG_S)
     took = time.monotonic() - began
     after = [Spent.of(filter_) for filter_ in run.filters]
     cpu_s = sum(b.cpu_s - a.cpu_s for a, b in zip(before, after, strict=True))
@@ -264,14 +269,13 @@ def latency(servers: str, folder: Path, size: Size) -> Figures:
     """Half of what one instance takes, with an event now and then, as users have it set."""
     (port,) = free_ports(1)
     metrics = {"enabled": True, "port": port}
-    with frozen(servers, folder, 1) as run:
-        fill(run, ConstantStars(size.messages // 60), size.messages // 2)
-        load = taken(run, size.messages // 2).rate / 2
-    seconds = round(60 * size.latency_minutes)
-    stars, lensed = round(load / 4), seconds // 15
-    sky = ConstantStars(stars, lensed, days=CADENCE_DAYS * 4 * seconds - 2)
+    epochs = seconds = round(60 * size.latency_minutes)
+    with frozen(servers, folder, 1) as run:  # windows as long as they become below
+        fill(run, ConstantStars(size.messages // epochs), size.messages)
+        load = taken(run, size.messages).rate / 2
+    sky = ConstantStars(round(load), seconds // 15, days=CADENCE_DAYS * epochs - 2)
     kafka = {"delivery": "exactly_once", "commit_interval_s": 2.0}
-    kept = {"snapshot": {"url": None}, "kafka": kafka, "metrics": metrics}
+    kept = {"snapshot": {"url": None}, "kafka": kafka, "metrics": metrics, "forks": True}
     with started(servers, folder, **kept, **PLAIN) as run:
         feed, filter_ = Feed(run), run.start()
         run.until(lambda: held(filter_) == PARTITIONS)
@@ -343,7 +347,8 @@ def quantile(bins: list[tuple[float, float]], share: float) -> float:
 def rebalance_1m(servers: str, folder: Path, size: Size) -> Figures:
     """Stop one of two members, until the other has read on in all partitions."""
     stars, epochs = 10 * size.stars, 3
-    with started(servers, folder, schedule=NO_LOOKS, snapshot=store(folder)) as run:
+    kept = {"schedule": NO_LOOKS, "snapshot": store(folder), "forks": True}
+    with started(servers, folder, **kept) as run:
         feed, filters = Feed(run), [run.start(), run.start()]
         feed.exposures(stars, 0, epochs)
         run.until(lambda: run.committed() == feed.ends, LONG_S)

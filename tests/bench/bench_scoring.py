@@ -5,11 +5,13 @@ Prints one row a case; ``measure`` returns the same figures for the table of ``m
 
 from __future__ import annotations
 
+import itertools
 import time
 import warnings
 
 import numpy as np
 import torch
+from scipy.optimize import least_squares
 
 from broker_filter.inference import zoo
 from broker_filter.inference.fit import Fitter
@@ -19,7 +21,7 @@ from broker_filter.inference.network_input import network_input
 from broker_filter.inference.noise_bounds import NoiseBounds
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.inference.scorer import Scorer
-from broker_filter.types import StarEpochs, WindowBatch
+from broker_filter.types import FloatArray, StarEpochs, WindowBatch
 from model_zoo.simulate.curves import Simulator
 from tests.bench.bench_decode import seconds
 from tests.bench.figures import Figure, show
@@ -133,6 +135,30 @@ def fit_times(entry: zoo.Entry, n: int) -> tuple[float, float]:
     return white, family
 
 
+def point_lens_time(n: int) -> float:
+    """Milliseconds of processor time of the best point lens alone, by scipy from good starts.
+
+    The median over n events; it gives five numbers, neither a posterior nor K.
+    """
+    passed = []
+    for i in range(n):
+        epochs = event(i, EPOCHS[1000])
+        t, start = epochs.mjd_tai - 60_000, epochs.mjd_tai[np.argmax(epochs.flux)] - 60_000
+        began = time.process_time()
+        for u0, t_einstein in itertools.product((0.2, 0.6), (0.3, 1.0, 3.0)):
+            least_squares(_point_lens, [start, u0, t_einstein, 1.0, 0.0], args=(t, epochs))
+        passed.append(time.process_time() - began)
+    return float(np.median(passed)) * 1000
+
+
+def _point_lens(theta: FloatArray, t: FloatArray, epochs: StarEpochs) -> FloatArray:
+    """Residuals in sigma of a point lens with a source flux and a blend."""
+    t0, u0, t_einstein, source, blend = theta
+    u = np.maximum(np.hypot(u0, (t - t0) / t_einstein), 1e-6)
+    magnified = (u * u + 2) / (u * np.sqrt(u * u + 4))
+    return np.asarray((source * magnified + blend - epochs.flux) / epochs.sigma)
+
+
 def measure(*, quick: bool = False) -> list[Figure]:
     """Windows or curves a second, and one time."""
     n, samples = (64, 100) if quick else (512, 10_000)
@@ -145,7 +171,8 @@ def measure(*, quick: bool = False) -> list[Figure]:
         for bucket, rate in by_bucket.items()
     ]
     label = f"Time for {samples:,} posterior samples of one window"
-    white, family = fit_times(entry, 1 if quick else 15)
+    events = 1 if quick else 15
+    white, family = fit_times(entry, events)
     return [
         *figures,
         Figure("posterior", label, sample(entry, samples), "ms"),
@@ -156,6 +183,14 @@ def measure(*, quick: bool = False) -> list[Figure]:
             "ms",
             "against white noise",
             white,
+        ),
+        Figure(
+            "fit_white_835",
+            "Time of a fit with K against white noise, 835 points",
+            white,
+            "ms",
+            "the best point lens alone, scipy from six starts",
+            point_lens_time(events),
         ),
         Figure(
             "thin",

@@ -29,6 +29,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import signal
 import statistics
 import sys
@@ -368,7 +369,8 @@ def main() -> int:
 def add(file: Path, name: str, figures: Figures, *, quick: bool) -> None:
     """Put the figures of a part in the place of its earlier ones."""
     parts = json.loads(file.read_text()) if file.exists() else {}
-    where = {"machine": machine(), "date": now(), "code": version(), "quick": quick}
+    load = round(os.getloadavg()[1], 1)  # of the last five minutes, ours included
+    where = {"machine": machine(), "date": now(), "code": version(), "quick": quick, "load": load}
     parts[name] = {**where, "figures": [figure.row() for figure in figures]}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(parts, indent=1) + "\n")

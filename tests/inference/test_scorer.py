@@ -176,6 +176,15 @@ def test_every_call_of_the_network_has_the_shape_that_was_warmed_up(filed: zoo.E
     assert warmed == {(CHUNK, bucket, 3) for bucket in filed.config["window"]["buckets"]}
 
 
+def test_the_first_alert_does_not_wait_for_the_loops_of_its_rivals(
+    filed: zoo.Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[object] = []
+    monkeypatch.setattr("broker_filter.inference.scorer.compare", lambda *a: compared.append(a))
+    Scorer(filed, chunk=CHUNK).warm_up()
+    assert len(compared) == 1
+
+
 def test_the_thread_that_scores_has_the_threads_and_the_one_that_made_the_scorer_has_one(
     filed: zoo.Entry,
 ) -> None:
