@@ -34,12 +34,12 @@ def waves(packets: Sequence[Sequence[Photometry]]) -> list[list[Photometry]]:
         if stars == last:  # exposure after exposure of one field: quicker than to look up all
             at += 1
         else:
+            next_wave.update(dict.fromkeys(last, at + 1))
+            last = stars
             at = max(map(next_wave.__getitem__, next_wave.keys() & set(stars)), default=0)
         if at == len(found):
             found.append([])
         found[at] += parts
-        next_wave.update(dict.fromkeys(stars, at + 1))
-        last = stars
     return found
 
 

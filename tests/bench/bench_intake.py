@@ -68,6 +68,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
     """Points or messages a second."""
     n = 1_000 if quick else 20_000
     label = f"Points per second from block messages of {n:,} stars to windows"
+    blocks(1_000, 20)  # loads the compiled loops
     points, copies = blocks(n, 5 if quick else 20)
     messages, read = single_epochs(n, 3)
     return [
