@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import tempfile
 import zipfile
 from collections import Counter, defaultdict
@@ -365,11 +366,11 @@ def summary(
 
 
 def _by_class(one: StarRecord, window_days: float) -> list[tuple[str, StarRecord]]:
-    """The star under its class; that of an event far from it as a quiet one."""
+    """The star under its class; that of an event of known length far from it as a quiet one."""
     star = one.star
-    if star.kind != EVENT or star.t0 is None:
+    if star.kind != EVENT or star.t0 is None or star.tE is None:
         return [(star.kind, one)]
-    far = FAR * (star.tE or 0.0) + window_days
+    far = FAR * star.tE + window_days
 
     def part(*, near: bool) -> StarRecord:
         def kept(mjd: float) -> bool:
@@ -424,7 +425,8 @@ def _upper_limit(count: int, confidence: float = 0.95) -> float:
 
 def _event_row(one: StarRecord, window_days: float) -> dict[str, Any]:
     """What the filter found of one published event; its verdict is that of the last alert."""
-    star, far = one.star, FAR * (one.star.tE or 0.0) + window_days
+    star = one.star
+    far = math.inf if star.tE is None else FAR * star.tE + window_days
     near = [a for a in one.alerts if abs(a.mjd - (star.t0 or 0.0)) <= far]
     said = [a for a in near if a.verdict != "none"]
     last = said[-1] if said else None

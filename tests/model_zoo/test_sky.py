@@ -165,3 +165,11 @@ def test_windows_note_what_fits_and_cuts_say_of_them() -> None:
     assert max(w.certified or 0 for w in looks) > 3
     assert max(w.white or 0 for w in looks) > max(w.certified or 0 for w in looks)
     assert found.alerts
+
+
+def test_the_star_of_an_event_of_unknown_length_is_nowhere_quiet() -> None:
+    star = LabelledStar("e", "microlensing", "OGLE", (), 1000.0, None)
+    windows = [WindowRecord(1050.0, 9.0, 8.0)]
+    found = summary([StarRecord(star, 1.0, windows, [alert(1050, "unclear")])], 20.0, 3.05)
+    assert [row["class"] for row in found["classes"]] == ["microlensing"]
+    assert found["events"][0]["found"]
