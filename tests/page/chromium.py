@@ -70,10 +70,11 @@ class Chromium:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._tab("Emulation.setEmulatedMedia", features=[scheme])
 
-    def open(self, url: str, until: str = "document.readyState === 'complete'") -> None:
-        """Go to a page, and wait until an expression of JavaScript is true there."""
+    def open(self, url: str, until: str = "true") -> None:
+        """Go to a page; wait until it has loaded and an expression of JavaScript is true there."""
         self._tab("Page.navigate", url=url)
-        self.wait(f"location.href === {json.dumps(url)} && document.body && ({until})")
+        here = f"location.href === {json.dumps(url)} && document.readyState === 'complete'"
+        self.wait(f"{here} && ({until})")
 
     def wait(self, expression: str) -> None:
         """Wait until an expression is true."""
