@@ -85,7 +85,7 @@ def _seconds(values: list[bytes], schema: str, first: int) -> float:
     """Time for all messages but the ``first`` ones, in which the stars are new."""
     header = (schema_header(schema),)
     messages = [Message(TOPIC, 0, i, None, v, 0, header) for i, v in enumerate(values)]
-    entry = zoo.verify(zoo.find(zoo.model_ids()[0]))
+    entry = zoo.verify(zoo.find("fspl-paper-0.1.0"))
     settings = Settings(kafka=Kafka(bootstrap_servers="nowhere:9092", input_topics=(TOPIC,)))
     intake = make_intake(settings, entry, Metrics())
     dead = intake.take(messages[:first], 0.0)

@@ -162,7 +162,7 @@ def _point_lens(theta: FloatArray, t: FloatArray, epochs: StarEpochs) -> FloatAr
 def measure(*, quick: bool = False) -> list[Figure]:
     """Windows or curves a second, and one time."""
     n, samples = (64, 100) if quick else (512, 10_000)
-    entry = zoo.verify(zoo.find(zoo.model_ids()[0]))
+    entry = zoo.verify(zoo.find("fspl-paper-0.1.0"))
     rates = {name: score(entry, name, n) for name in ("float32", "bfloat16")}
     paper = score_as_in_the_paper(entry)
     figures = [

@@ -72,7 +72,7 @@ def take(batch: WindowBatch, rows: list[int], width: int | None = None) -> Windo
 
 @pytest.fixture(scope="module")
 def filed() -> zoo.Entry:
-    return zoo.verify(zoo.find(zoo.model_ids()[0]))
+    return zoo.verify(zoo.find("fspl-paper-0.1.0"))
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
