@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from broker_filter.alerts.lifecycle import UPDATE_FACTOR, UPDATE_STEP, EventKey
+from broker_filter.alerts.lifecycle import EventKey, has_grown
 from broker_filter.state.columns import (
     Column,
     Columns,
@@ -137,9 +137,8 @@ def may_tell(last: Certification, log10_k: float, threshold: float) -> bool:
         Certified log10 K from which on events open.
     """
     before = last.network_log10_k
-    grown = log10_k >= max(before + UPDATE_STEP, UPDATE_FACTOR * before)
     fallen = log10_k <= min(before - GROWTH_STEP, before / GROWTH_FACTOR)
-    return grown or fallen or last.log10_k < threshold + NEAR_END
+    return has_grown(before, log10_k) or fallen or last.log10_k < threshold + NEAR_END
 
 
 _NUMBERS: Final = (

@@ -72,8 +72,6 @@ __all__ = [
     "FIRST_UPDATE_DAYS",
     "LONGEST_GAP",
     "MAGNIFIED_DAYS",
-    "UPDATE_FACTOR",
-    "UPDATE_STEP",
     "EventKey",
     "EventState",
     "counts_from_columns",
@@ -82,6 +80,7 @@ __all__ = [
     "events_from_columns",
     "events_to_columns",
     "evidence_of",
+    "has_grown",
     "published",
 ]
 
@@ -240,9 +239,13 @@ def _next_alert(
         return "final"
     if rule.ends(log10_k):
         return "final" if state.t0 < window_start + window_days / 4 else "retraction"
-    last = state.alerted_log10_k
-    grown = log10_k >= max(last + UPDATE_STEP, UPDATE_FACTOR * last)
+    grown = has_grown(state.alerted_log10_k, log10_k)
     return "update" if grown or (rule.opens(log10_k) and _is_news(state, mjd_last)) else None
+
+
+def has_grown(before: float, log10_k: float) -> bool:
+    """Whether log10 K has grown by what an update takes."""
+    return log10_k >= max(before + UPDATE_STEP, UPDATE_FACTOR * before)
 
 
 def _is_news(state: EventState, mjd_last: float) -> bool:
