@@ -51,12 +51,6 @@ class NoisePrior:
         """Of a source, in units of its baseline."""
         return math.hypot(self.baseline * light.baseline_error, self.drift)
 
-    def log_density(self, log_k: FloatArray) -> FloatArray:
-        """Natural log of the density of ln k."""
-        x = (log_k - math.log(self.scale)) / self.spread
-        norm = math.log(2 / (math.pi * math.sqrt(3) * self.spread))
-        return np.asarray(norm - 2 * np.log1p(x * x / 3))
-
 
 class SourceNoise:
     """The noises that one source may have, with what is needed of its data again and again.
