@@ -404,7 +404,7 @@ def _with_k(emcee: Mapping[str, Any]) -> str:
     if "with_k_ratio_median" not in emcee:
         return ", and gives no K"
     return (
-        f", and {emcee['with_k_ratio_median']:.0f} times with K, by chains at 16 powers of the"
+        f", and {emcee['with_k_ratio_median']:.0f} times with K, by chains at powers of the"
         f" likelihood, whose ln K is off by {emcee['with_k_off_median']:.1f}"
     )
 
