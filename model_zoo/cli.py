@@ -113,6 +113,12 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     sky.add_argument(
         "--half", choices=["tune", "report", "all"], default="report", help="which of them"
     )
+    sky.add_argument(
+        "--surveys",
+        type=lambda text: text.lower().split(","),
+        metavar="A,B",
+        help="only of surveys whose names begin so, such as OGLE,KMT; all of them by default",
+    )
     sky.add_argument("--most", type=int, metavar="N", help="stars of each class and survey")
     sky.add_argument(
         "--every-days", type=float, default=1.0, metavar="D", help="between two evaluations"
@@ -178,6 +184,8 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 def _evaluate_sky(args: argparse.Namespace, entry: zoo.Entry) -> int:
     stars = [one for one in read_labels(args.labels) if args.half in (one.half, "all")]
+    if args.surveys is not None:
+        stars = [one for one in stars if one.survey.lower().startswith(tuple(args.surveys))]
     if args.most is not None:
         stars = some_of_each(stars, args.most)
     records = evaluate_sky(
@@ -185,6 +193,7 @@ def _evaluate_sky(args: argparse.Namespace, entry: zoo.Entry) -> int:
     )
     found = summary(records, entry.window_days, entry.threshold, read_causes())
     asked = {"half": args.half, "of_stars": len(stars), "every_days": args.every_days}
+    asked |= {} if args.surveys is None else {"surveys": args.surveys}
     found = {"model_id": entry.model_id} | asked | found
     (args.out / "sky.json").write_text(json.dumps(found, indent=1) + "\n")
     add_part(entry, args.out, "sky", found)

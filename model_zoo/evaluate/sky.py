@@ -36,6 +36,8 @@ from broker_filter.service.watched import watched_pipeline
 from broker_filter.types import Fit, Message, NotFitted, Photometry, StarEpochs, WindowBatch
 from model_zoo.evaluate.labels import LabelledStar
 from model_zoo.evaluate.measure.cuts import CUTS
+from model_zoo.evaluate.measure.point_lens import GOOD_CHI2, LEAST_DELTA_CHI2, point_lens_of
+from model_zoo.evaluate.measure.wavelet import Wavelet, find_wavelet
 from model_zoo.evaluate.measure.window_cuts import WindowCuts
 
 __all__ = [
@@ -62,6 +64,8 @@ TRIGGER: Final = AlertSettings().trigger_log10_k
 YEAR: Final = 365.25
 GAP_DAYS: Final = 20.0
 TOPIC: Final = "sky"
+WAVELET_EVERY: Final = 10
+"""One window in so many is shown to the detector by wavelets, which takes longer than all else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,11 @@ class WindowRecord:
         of white noise.
     cuts : tuple of str
         The hard cuts that it passes.
+    point_lens : (float, float) or None
+        Delta chi2 of the best point lens against a constant star, and chi2 per degree of freedom
+        of that lens; None where an older record did not measure it.
+    wavelet : bool or None
+        Whether MicroWavelet has a peak in it; None where it was not shown to it.
     """
 
     last: float
@@ -86,6 +95,8 @@ class WindowRecord:
     certified: float | None = None
     white: float | None = None
     cuts: tuple[str, ...] = ()
+    point_lens: tuple[float, float] | None = None
+    wavelet: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +162,12 @@ class _Watch:
     scorer : Scorer
     cuts : callable
         Names of the cuts that a window passes.
+    wavelet : callable, optional
+        Whether a window has a peak.
     """
 
-    def __init__(self, scorer: Scorer, cuts: WindowCuts) -> None:
-        self._scorer, self._cuts = scorer, cuts
+    def __init__(self, scorer: Scorer, cuts: WindowCuts, wavelet: Wavelet | None) -> None:
+        self._scorer, self._cuts, self._wavelet = scorer, cuts, wavelet
         self.windows: dict[tuple[str, float], WindowRecord] = {}
         self._looks: Counter[tuple[str, float]] = Counter()
 
@@ -169,9 +182,19 @@ class _Watch:
         scored = self._scorer.score(batch)
         for row, log10_k in enumerate(scored.log10_k.tolist()):
             last = float(batch.mjd_tai[row, batch.n[row] - 1])
-            cuts = self._cuts(batch, row)
-            self.windows[batch.band[row], last] = WindowRecord(last, log10_k, cuts=cuts)
+            self.windows[batch.band[row], last] = self._record(batch, row, last, log10_k)
         return scored
+
+    def _record(self, batch: WindowBatch, row: int, last: float, log10_k: float) -> WindowRecord:
+        lens = point_lens_of(batch, row)
+        shown = self._wavelet is not None and len(self.windows) % WAVELET_EVERY == 0
+        return WindowRecord(
+            last,
+            log10_k,
+            cuts=self._cuts(batch, row),
+            point_lens=(round(lens.delta_chi2, 2), round(lens.chi2, 4)),
+            wavelet=self._wavelet(batch, row) if shown and self._wavelet else None,
+        )
 
     def fit(
         self,
@@ -214,7 +237,8 @@ class Filter:
                 "batch": {"chunk": 1},
             }
         )
-        watch = partial(_Watch, cuts=WindowCuts(entry))
+        wavelet = find_wavelet(entry.window_days)
+        watch = partial(_Watch, cuts=WindowCuts(entry), wavelet=wavelet)
         self._pipeline, self._watch = watched_pipeline(settings, entry, Metrics(), watch)
         self._stars = 0
 
@@ -314,9 +338,16 @@ def _record(said: Mapping[str, Any]) -> StarRecord:
     return StarRecord(
         LabelledStar(**star),
         said["years"],
-        [WindowRecord(**{**one, "cuts": tuple(one["cuts"])}) for one in said["windows"]],
+        [_window(one) for one in said["windows"]],
         [AlertRecord(**one) for one in said["alerts"]],
         said["problem"],
+    )
+
+
+def _window(said: Mapping[str, Any]) -> WindowRecord:
+    lens = said.get("point_lens")
+    return WindowRecord(
+        **{**said, "cuts": tuple(said["cuts"]), "point_lens": lens and (lens[0], lens[1])}
     )
 
 
@@ -408,6 +439,7 @@ def _class_row(
         "highest_certified": round(max(certified), 2) if certified else None,
         "white_above_3": sum(k > 3 for k in white),
         "cuts": {name: sum(name in w.cuts for w in windows) for name in CUTS},
+        "searches": _searches(windows),
         "events": events,
         "events_per_star_year": round(events / years, 4) if years else None,
         "events_per_star_year_below": round(_upper_limit(events) / years, 4) if years else None,
@@ -415,6 +447,18 @@ def _class_row(
         "stars_with_verdict_microlensing": sum(
             any(alert.verdict in LENSES for alert in one.alerts) for one in records
         ),
+    }
+
+
+def _searches(windows: Sequence[WindowRecord]) -> dict[str, dict[str, int]]:
+    """How many windows other searches pass, of those that were shown to them."""
+    lenses = [w.point_lens for w in windows if w.point_lens is not None]
+    above = [chi2 for delta_chi2, chi2 in lenses if delta_chi2 >= LEAST_DELTA_CHI2]
+    peaks = [w.wavelet for w in windows if w.wavelet is not None]
+    return {
+        "point_lens": {"passed": len(above), "of": len(lenses)},
+        "good_point_lens": {"passed": sum(c <= GOOD_CHI2 for c in above), "of": len(lenses)},
+        "microwavelet": {"passed": sum(peaks), "of": len(peaks)},
     }
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from broker_filter.errors import ConfigError
 from broker_filter.inference import zoo
+from model_zoo.cli import main
 from model_zoo.evaluate.labels import LABELS, LabelledStar, read_labels, some_of_each
 from model_zoo.evaluate.measure.service_path import START, one_star
 from model_zoo.evaluate.sky import (
@@ -118,6 +119,36 @@ def test_summary_counts_windows_alerts_and_verdicts() -> None:
     assert "dwarf-nova" in sky_table(found)
 
 
+def test_other_searches_count_the_windows_that_were_shown_to_them() -> None:
+    nova = LabelledStar("n", "dwarf-nova", "OGLE", (), None, None)
+    windows = [
+        WindowRecord(1, 0.0, point_lens=(600.0, 1.5), wavelet=True),
+        WindowRecord(2, 0.0, point_lens=(900.0, 7.0)),
+        WindowRecord(3, 0.0, point_lens=(20.0, 1.0), wavelet=False),
+        WindowRecord(4, 0.0),
+    ]
+    (row,) = summary([StarRecord(nova, 2.0, windows)], 20.0, 3.05)["classes"]
+    assert row["searches"] == {
+        "point_lens": {"passed": 2, "of": 3},
+        "good_point_lens": {"passed": 1, "of": 3},
+        "microwavelet": {"passed": 1, "of": 2},
+    }
+
+
+def test_stars_are_chosen_by_how_their_survey_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(f"no.dat,{s},I,quiet,{s},,\n" for s in ("OGLE-II LMC", "KMT raw", "ZTF"))
+    labels = table(tmp_path, HEAD + rows)
+    asked = ["evaluate", "fspl-roman-1.0.0", "--sky", str(tmp_path), "--labels", str(labels)]
+    out = tmp_path / "out"
+    main([*asked, "--half", "all", "--surveys", "ogle,KMT", "--out", str(out)])
+    found = json.loads((out / "sky.json").read_text())
+    assert [one["name"] for one in found["unreadable"]] == ["OGLE-II LMC", "KMT raw"]
+    assert found["surveys"] == ["ogle", "kmt"]
+    assert "sky.json" in capsys.readouterr().out
+
+
 def test_the_star_of_an_event_is_quiet_far_from_it() -> None:
     star = LabelledStar("e", "microlensing", "KMT", (), 1000.0, 2.0)
     windows = [WindowRecord(float(t), 0.0) for t in np.arange(800, 1200, 5)]
@@ -137,7 +168,7 @@ def test_the_star_of_an_event_is_quiet_far_from_it() -> None:
 def test_the_record_becomes_a_part_of_the_entrys_report(tmp_path: Path) -> None:
     entry = zoo.verify(zoo.find("fspl-roman-1.0.0"))
     event = LabelledStar("e", "microlensing", "KMT", (), 1000.0, 2.0)
-    windows = [WindowRecord(999.0, 4.0, 5.0, 30.0, ("sumi_2011",))]
+    windows = [WindowRecord(999.0, 4.0, 5.0, 30.0, ("sumi_2011",), (700.0, 1.2), True)]
     records = [StarRecord(event, 1.0, windows, [alert(999, "microlensing")])]
     causes = [{"star": "e", "mjd": "999", "log10_k": "5", "verdict": "unclear", "cause": "clouds"}]
     found = summary(records, 20.0, 3.05, causes)
@@ -146,6 +177,7 @@ def test_the_record_becomes_a_part_of_the_entrys_report(tmp_path: Path) -> None:
     assert "| e | microlensing | 999 | 5 | unclear | clouds |" in page
     assert "1 of the 9 stars of the half (report)" in page
     assert "sky_record.png" in page
+    assert "| microlensing | KMT | 1 of 1 | 1 of 1 | 1 of 1 |" in page
     assert (tmp_path / "sky_record.png").stat().st_size > 1000
     add_part(entry, tmp_path, "other", {"n": 1})
     assert {"sky", "other"} <= set(json.loads((tmp_path / "results.json").read_text()))
@@ -161,6 +193,10 @@ def test_windows_note_what_fits_and_cuts_say_of_them() -> None:
     found = Filter(zoo.verify(zoo.find("fspl-roman-1.0.0")))(star, [part])
     assert not any(window.cuts for window in found.windows if window.last < START + 25)
     assert any("mroz_2017" in window.cuts for window in found.windows)
+    lenses = [window.point_lens or (0.0, 0.0) for window in found.windows]
+    before = [lens[0] for lens, w in zip(lenses, found.windows, strict=True) if w.last < START + 25]
+    assert max(before) < 100
+    assert max(delta_chi2 for delta_chi2, _ in lenses) > 500
     looks = [w for w in found.windows if w.certified is not None and w.white is not None]
     assert max(w.certified or 0 for w in looks) > 3
     assert max(w.white or 0 for w in looks) > max(w.certified or 0 for w in looks)

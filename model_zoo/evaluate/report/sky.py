@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from broker_filter.alerts.verdict import VERDICTS
@@ -19,6 +19,11 @@ CUT_TITLES = {
     "sumi_2011": "Sumi 2011",
     "mroz_2017": "Mroz 2017",
 }
+SEARCH_TITLES = {
+    "point_lens": "point lens, delta chi2 > 500",
+    "good_point_lens": "and chi2 < 2 per degree",
+    "microwavelet": "MicroWavelet",
+}
 
 
 def sky_tables(part: Part) -> list[str]:
@@ -31,6 +36,7 @@ def sky_tables(part: Part) -> list[str]:
         "### Windows above the thresholds",
         "",
         *_windows(part),
+        *_searches(part),
         "### What alerts are called",
         "",
         *_verdicts(part),
@@ -64,6 +70,29 @@ def _windows(part: Part) -> list[str]:
         for row in part["classes"]
     ]
     return table(header, rows)
+
+
+def _searches(part: Part) -> list[str]:
+    """Windows that other searches pass; nothing of a record that is older than they are."""
+    rows = [row for row in part["classes"] if "searches" in row]
+    rows = [row for row in rows if row["searches"]["point_lens"]["of"]]
+    if not rows:
+        return []
+    header = ["class", "survey", *SEARCH_TITLES.values()]
+    body = [
+        [row["class"], row["survey"], *(_passed(row["searches"][name]) for name in SEARCH_TITLES)]
+        for row in rows
+    ]
+    words = "MicroWavelet was shown one window in ten." if _shown(rows) else ""
+    return ["### The same windows in other searches", "", words, "", *table(header, body)]
+
+
+def _passed(found: Mapping[str, int]) -> str:
+    return f"{found['passed']} of {found['of']}" if found["of"] else ""
+
+
+def _shown(rows: Sequence[Part]) -> bool:
+    return any(row["searches"]["microwavelet"]["of"] for row in rows)
 
 
 def _verdicts(part: Part) -> list[str]:
