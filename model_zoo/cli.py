@@ -29,6 +29,7 @@ __all__ = ["main"]
 PROVED = {
     "fits": "events whose fit is set beside the flow",
     "nested": "events whose fit is set beside nested sampling",
+    "reach": "events of which fit and nested sampling have their errors compared",
     "chains": "events whose fit is set beside emcee",
     "corners": "streams of constant stars at each corner of the family of noise",
     "skies": "events in each kind of noise that go along the service's own path",

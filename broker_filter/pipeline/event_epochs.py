@@ -44,6 +44,9 @@ MAX_EPOCHS: Final = 2000
 OLDER: Final = 100.0
 """So many times cheaper is a pair that has left the newest window."""
 
+STEEP: Final = 3.0
+"""Errors by which neighbours may differ before their mean is worth less than both."""
+
 UNKNOWN: Final = SourceHistory(0.0, 0.0, 1.0, 0.0, 0.0)
 """History of a source of which nothing is known."""
 
@@ -151,8 +154,10 @@ def _merged(epochs: StarEpochs, surplus: int, older: int) -> StarEpochs:
 
     A pair costs the time between the two, so that what is dense is thinned and what is rare stays,
     times 1 + S^2 for a mean that lies S errors of a single epoch away from the baseline, so that a
-    short event stays whole in a long history without one, and less by `OLDER` among the first
-    ``older`` epochs. No epoch is in two pairs, and the last of each source is in none.
+    short event stays whole in a long history without one. It costs more again by the square of the
+    difference of the two, in units of `STEEP`: the mean of two epochs lies on no curve where light
+    turns between them, as at the limb of the source. Among the first ``older`` epochs pairs cost
+    less by `OLDER`. No epoch is in two pairs, and the last of each source is in none.
     """
     # Not on the grid of `broker_filter.windows.thinning`: that one has to know of every late epoch
     # whether it was merged already. Here each window comes whole, so the pairs may be free.
@@ -167,6 +172,10 @@ def _merged(epochs: StarEpochs, surplus: int, older: int) -> StarEpochs:
 
     gap = epochs.mjd_tai[second] - epochs.mjd_tai[first]
     cost = gap * (1 + ((mean(epochs.flux) - 1) / np.median(epochs.sigma)) ** 2)
+    difference = (epochs.flux[second] - epochs.flux[first]) * np.sqrt(
+        weight[first] * weight[second] / total
+    )
+    cost *= np.maximum(np.abs(difference) / STEEP, 1) ** 2
     cost[second < older] /= OLDER
     # Few at a time: what is merged of them may be cheaper than the next ones.
     most = min(surplus, 1 + len(cost) // 8)

@@ -35,6 +35,7 @@ from model_zoo.evaluate.measure.fits import measure_fits
 from model_zoo.evaluate.measure.kept import Kept
 from model_zoo.evaluate.measure.nested import measure_nested
 from model_zoo.evaluate.measure.posteriors import measure_posteriors
+from model_zoo.evaluate.measure.reach import measure_reach
 from model_zoo.evaluate.measure.scale import measure_scale
 from model_zoo.evaluate.measure.sharing import FULL_SHARING, QUICK_SHARING, measure_sharing
 from model_zoo.evaluate.measure.speed import FULL_SPEED, QUICK_SPEED, measure_speed
@@ -116,6 +117,10 @@ def _nested(on: Subject) -> dict[str, Any]:
     return measure_nested(on.network, on.config, on.simulator, on.proof.nested, quiet=on.quiet)
 
 
+def _reach(on: Subject) -> dict[str, Any]:
+    return measure_reach(on.network, on.config, on.simulator, on.proof.reach, quiet=on.quiet)
+
+
 def _emcee(on: Subject) -> dict[str, Any]:
     return measure_chains(on.network, on.config, on.simulator, on.proof.chains, quiet=on.quiet)
 
@@ -161,6 +166,7 @@ PARTS: dict[str, Callable[[Subject], dict[str, Any]]] = {
     "posteriors": _usual(measure_posteriors),
     "fit": _fit,
     "nested": _nested,
+    "reach": _reach,
     "emcee": _emcee,
     "scale": _scale,
     "certified": _certified,
@@ -179,7 +185,7 @@ PARTS: dict[str, Callable[[Subject], dict[str, Any]]] = {
 CORE_PARTS = ("detection", "calibration", "posteriors")
 """What no card does without."""
 
-LONG_PARTS = ("nested", "emcee", "corners", "efficiency", "sharing", "toy")
+LONG_PARTS = ("nested", "reach", "emcee", "corners", "efficiency", "sharing", "toy")
 QUICK_PARTS = tuple(name for name in PARTS if name not in LONG_PARTS)
 
 PICTURES: dict[str, Callable[..., Any]] = {
@@ -417,6 +423,9 @@ def _fit_figures(results: Mapping[str, Any]) -> dict[str, Any]:
         nested = results["nested"]
         fit |= {"lnz_within_3": nested["within_3"], "lnz_events": nested["n"]}
         fit["width_over_nested"] = nested["width_ratio_median"]
+    if "reach" in results:
+        reach = results["reach"]
+        fit["beside_nested"] = {"n": reach["n"], "fit": reach["fit"], "nested": reach["nested"]}
     if "emcee" in results:
         fit["emcee_over_fit"] = results["emcee"]["ratio_median"]
     return {"fit": fit, "flow": flow}

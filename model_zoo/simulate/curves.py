@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 
 import torch
@@ -98,6 +98,11 @@ class Simulator:
     length: int = 1000
     noise_model: NoiseModel | None = None
     variables: Lookalikes | None = None
+
+    @property
+    def unthinned(self) -> Simulator:
+        """The same with curves of all their epochs; one seed gives the same curves to both."""
+        return replace(self, length=max(self.length, self.pattern.grid))
 
     def events(self, n: int, generator: torch.Generator) -> Curves:
         """Draw ``n`` events that pass the gate."""

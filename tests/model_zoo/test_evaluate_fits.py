@@ -13,6 +13,8 @@ from broker_filter.inference.network import Network
 from broker_filter.types import PARAMETERS
 from model_zoo.evaluate.draw.fits import draw_fits
 from model_zoo.evaluate.measure.fits import (
+    Problem,
+    fitted_events,
     measure_fits,
     of_all_kinds,
     of_the_gate,
@@ -97,10 +99,25 @@ def test_samples_that_the_gate_bars_are_replaced_by_those_that_pass() -> None:
 
 
 def test_events_of_all_kinds_go_from_faint_to_bright() -> None:
-    events, index = of_all_kinds(SIMULATOR, 4)
-    snr = events.snr.numpy()
+    index = of_all_kinds(SIMULATOR, 4)
+    whole = curves(SIMULATOR.events, 500, SEEDS["events"], "events", quiet=True)
+    snr = whole.snr.numpy()[index]
     assert (np.diff(snr) > 0).all()
     assert snr[0] < 30
     assert snr[-1] > 300
-    whole = curves(SIMULATOR.events, 500, SEEDS["events"], "events", quiet=True)
-    assert torch.equal(whole.x[int(index[2])], events.x[2])
+
+
+def test_fits_read_all_epochs_of_bright_events_and_not_the_means_of_networks() -> None:
+    """Where the limb of the source passes between two epochs, their mean is on no curve."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        network = Network(CONFIG)
+    brightest = of_all_kinds(SIMULATOR, 20)[-3:]
+    fitted = fitted_events(
+        network, Problem.of(CONFIG), SIMULATOR, brightest, seed=1, title="", quiet=True
+    )
+    for one in fitted:
+        assert len(one.likelihood) > SIMULATOR.length
+        lenses = torch.from_numpy(np.stack([one.theta[:4], one.fit.best[:4]]))
+        truth, best = one.likelihood.profile(one.likelihood.sums(lenses)).tolist()
+        assert best - truth < 15  # half of a chi2 of five parameters

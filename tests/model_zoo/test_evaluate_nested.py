@@ -15,13 +15,14 @@ from torch import Tensor
 from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.network import Network
 from model_zoo.evaluate.draw.fits import draw_nested
-from model_zoo.evaluate.measure import fits
+from model_zoo.evaluate.measure import nested
 from model_zoo.evaluate.measure.certified import star_of
 from model_zoo.evaluate.measure.chains import measure_chains, run_ladder, run_lens_chain
 from model_zoo.evaluate.measure.fits import of_all_kinds
 from model_zoo.evaluate.measure.nested import measure_nested, nested_sampling
-from model_zoo.evaluate.report.fits import at_equal_error, nested_tables
-from model_zoo.simulate.curves import Curves
+from model_zoo.evaluate.measure.reach import measure_reach
+from model_zoo.evaluate.report.fits import at_equal_error, nested_tables, reach_tables
+from model_zoo.evaluate.sets import SEEDS, curves
 from model_zoo.simulate.prior import PAPER_PRIOR
 from tests.model_zoo.test_evaluate_fits import CONFIG, SIMULATOR
 
@@ -68,7 +69,7 @@ def network() -> Network:
 def test_a_fit_agrees_with_nested_sampling(
     network: Network, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(fits, "of_all_kinds", lambda *_: faint_event())
+    monkeypatch.setattr(nested, "of_all_kinds", lambda *_: faint_event())
     measured = measure_nested(network, CONFIG, SIMULATOR, 1, live=50, quiet=True)
     assert json.loads(json.dumps(measured)) == measured
     assert measured["n"] == measured["within_3"] == 1
@@ -80,9 +81,8 @@ def test_a_fit_agrees_with_nested_sampling(
     assert any(line.startswith(f"| {event['event']} | ") for line in nested_tables(measured))
 
 
-def faint_event() -> tuple[Curves, NDArray[np.int64]]:
-    events, index = of_all_kinds(SIMULATOR, 12)
-    return events[1:2], index[1:2]
+def faint_event() -> NDArray[np.int64]:
+    return of_all_kinds(SIMULATOR, 12)[1:2]
 
 
 def test_an_error_half_as_large_takes_nested_sampling_four_times_as_long() -> None:
@@ -92,8 +92,9 @@ def test_an_error_half_as_large_takes_nested_sampling_four_times_as_long() -> No
 
 
 def test_chains_of_four_parameters_stay_in_the_prior_and_find_the_peak() -> None:
-    events, _ = faint_event()
-    likelihood = Likelihood(star_of(events.x[0], 0.0, 20.0), 0.0, PAPER_PRIOR)
+    place = int(faint_event()[0])
+    events = curves(SIMULATOR.events, place + 1, SEEDS["events"], "events", quiet=True)
+    likelihood = Likelihood(star_of(events.x[place], 0.0, 20.0), 0.0, PAPER_PRIOR)
     chain, _ = run_lens_chain(likelihood, PAPER_PRIOR, 150, seed=1)
     samples = chain.get_chain(discard=75, flat=True)
     assert samples.shape[1] == 4
@@ -129,3 +130,14 @@ def test_chains_are_set_beside_the_fit_at_equal_accuracy(network: Network) -> No
         assert event["ratio"] == pytest.approx(
             event["chain_seconds"] / event["fit_seconds"], rel=0.02, abs=0.06
         )
+
+
+def test_fit_and_nested_sampling_err_alike_on_the_same_events(network: Network) -> None:
+    measured = measure_reach(network, CONFIG, SIMULATOR, 2, live=40, quiet=True)
+    assert json.loads(json.dumps(measured)) == measured
+    assert measured["n"] == 2
+    for name in ("t0", "log10_tE"):
+        assert measured["rmse_ratio"][name] == pytest.approx(1, abs=0.5)
+        for key in ("rmse", "median_error"):
+            assert 0 < measured["nested"][key][name] < 1
+    assert any(line.startswith("| f_s | ") for line in reach_tables(measured))

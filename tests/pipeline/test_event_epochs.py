@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from broker_filter.errors import StateError
+from broker_filter.inference.magnification import excess
 from broker_filter.pipeline.event_epochs import (
     epochs_from_columns,
     epochs_to_columns,
@@ -144,6 +145,25 @@ def test_a_short_event_stays_whole_in_a_long_history() -> None:
         known = extended(known, window(start, times.tolist(), flux=flux), 0, limit=500)
         assert len(known) <= 500
         assert np.isin(event, known.mjd_tai).all()
+
+
+def test_no_mean_is_taken_across_the_limb_of_the_source() -> None:
+    """Of an event that is bright for months, so that pairs within its light have to go."""
+    rng, n, sigma = np.random.default_rng(7), 3000, 0.002
+    times = np.arange(n) * 0.02 + rng.normal(0, 0.002, n)
+
+    def curve(t: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return np.asarray(1 + 0.7 * excess(np.hypot(0.005, (t - 12) / 30), 0.1))
+
+    flux, known = curve(times) + sigma * rng.normal(size=n), None
+    for start in range(0, 41, 5):
+        inside = (times >= start) & (times < start + 20)
+        newest = window(start, times[inside].tolist(), flux=flux[inside])
+        newest.sigma[:] = sigma
+        known = extended(known, newest, 0, limit=1040)
+    assert known is not None
+    off = (known.flux - curve(known.mjd_tai)) / known.sigma
+    assert np.abs(off).max() < 5
 
 
 def test_a_window_above_the_limit_is_thinned_itself() -> None:

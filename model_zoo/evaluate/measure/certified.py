@@ -8,7 +8,7 @@ test.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,6 @@ from model_zoo.evaluate.measure.posteriors import posterior_figures
 from model_zoo.evaluate.measure.streams import look_at, stream_looks
 from model_zoo.evaluate.sets import SEEDS, Sizes, batches, curves, progress, score_curves
 from model_zoo.simulate.curves import Curves, Simulator
-from model_zoo.simulate.pattern import GRID
 
 __all__ = ["FLOW_SAMPLES", "budget_table", "measure_certified", "star_of"]
 
@@ -114,8 +113,9 @@ def measure_certified(
     n = sizes.posterior_events
     events = curves(simulator.events, n, SEEDS["events"], "events", quiet=quiet)
     scored = score_curves(network, events, "network", quiet=quiet)
+    whole = curves(simulator.unthinned.events, n, SEEDS["events"], "all epochs", quiet=quiet)
     found = [
-        certifier(events.x[i], float(events.baseline_error[i]), scored.summary[i : i + 1], i)
+        certifier(whole.x[i], float(events.baseline_error[i]), scored.summary[i : i + 1], i)
         for i in _each(n, "certified events", quiet)
     ]
     fitted = np.array([isinstance(c, Fit) for c in found])
@@ -186,8 +186,9 @@ def _streams(
     """Certify streams of noise at the very exposure that triggers."""
     suspects: list[tuple[Tensor, float, Tensor]] = []
     days = simulator.pattern.days
-    unthinned = replace(simulator, length=GRID)
-    for batch in batches(unthinned.noise, n, SEEDS["streams"], "certified streams", quiet=quiet):
+    for batch in batches(
+        simulator.unthinned.noise, n, SEEDS["streams"], "certified streams", quiet=quiet
+    ):
         looks = look_at(network, batch, stream_looks(batch, days), simulator)
         passed = looks[looks.log10_k >= NOISE_TRIGGER]
         for stream in np.unique(passed.stream).tolist():

@@ -26,7 +26,7 @@ from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.network import Network
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.types import Fit
-from model_zoo.evaluate.measure.fits import Problem, fits_of_all_kinds
+from model_zoo.evaluate.measure.fits import Problem, fitted_events, of_all_kinds
 from model_zoo.evaluate.measure.speed import BURN_IN, RETAINED, WALKERS
 from model_zoo.evaluate.sets import SEEDS
 from model_zoo.simulate.curves import Simulator
@@ -76,8 +76,9 @@ def measure_chains(
     """
     problem = Problem.of(entry_config)
     steps, rows = burn_in + math.ceil(retained / WALKERS), []
-    fitted = fits_of_all_kinds(
-        network, problem, simulator, n, seed=SEEDS["chains"], title="emcee", quiet=quiet
+    index = of_all_kinds(simulator, n)
+    fitted = fitted_events(
+        network, problem, simulator, index, seed=SEEDS["chains"], title="emcee", quiet=quiet
     )
     for one in fitted:
         chain, passed = run_lens_chain(one.likelihood, problem.prior, steps, seed=one.seed)

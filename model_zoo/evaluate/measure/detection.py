@@ -37,7 +37,6 @@ from model_zoo.evaluate.measure.rates import (
 from model_zoo.evaluate.measure.rising import measure_rising
 from model_zoo.evaluate.sets import SEEDS, Sizes, batches, score
 from model_zoo.simulate.curves import Curves, Simulator
-from model_zoo.simulate.pattern import GRID
 from model_zoo.simulate.prior import BLENDED_GATE, Gate
 
 __all__ = ["PAPER_FPR", "PAPER_THRESHOLD", "gates_of", "measure_detection"]
@@ -162,8 +161,9 @@ class _Measure:
         n, simulator = self.sizes.events, replace(self.simulator, gate=gate)
         scored = score(self.network, simulator.events, n, SEEDS[name], name, quiet=self.quiet)
         days, parts, sight = simulator.pattern.days, [], []
-        dense = replace(simulator, length=GRID)
-        for curves in batches(dense.events, n, SEEDS[name], f"{name}: cuts", quiet=self.quiet):
+        for curves in batches(
+            simulator.unthinned.events, n, SEEDS[name], f"{name}: cuts", quiet=self.quiet
+        ):
             parts.append(event_statistics(curves, days=days))
             sight.append(_sight(curves, days))
         last, bright = (np.concatenate(column) for column in zip(*sight, strict=True))
@@ -172,10 +172,10 @@ class _Measure:
     def noise(self, name: str, bank: torch.Tensor) -> _Set:
         n, simulator = self.sizes.noise, self.simulator
         scored = score(self.network, simulator.noise, n, SEEDS[name], name, quiet=self.quiet)
-        dense, days = replace(simulator, length=GRID), simulator.pattern.days
+        dense, days = simulator.unthinned.noise, simulator.pattern.days
         parts = [
             noise_statistics(curves, bank, days=days)
-            for curves in batches(dense.noise, n, SEEDS[name], f"{name}: cuts", quiet=self.quiet)
+            for curves in batches(dense, n, SEEDS[name], f"{name}: cuts", quiet=self.quiet)
         ]
         none = np.zeros(0)
         return _Set(scored.log10_k, scored.theta, join_statistics(parts), none, none > 0)

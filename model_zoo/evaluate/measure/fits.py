@@ -1,8 +1,9 @@
 """The fit and the network's flow side by side on frozen events: errors, coverage, convergence.
 
-Both are measured against the same truth. Where the simulator has a gate, events are of the prior
-that the gate lets pass; the flow has learned that, and the fit's samples that the gate would not
-let pass are left out, so that both posteriors are of the same event class.
+Both are measured against the same truth. The flow reads events as networks do, thinned; the fit
+reads all their epochs, as it does in a service. Where the simulator has a gate, events are of the
+prior that the gate lets pass; the flow has learned that, and the fit's samples that the gate would
+not let pass are left out, so that both posteriors are of the same event class.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ from model_zoo.simulate.curves import Curves, Simulator
 from model_zoo.simulate.prior import Gate
 
 __all__ = [
+    "SAMPLES",
     "SNR_EDGES",
     "FittedEvent",
     "Problem",
-    "fits_of_all_kinds",
+    "fitted_events",
     "measure_fits",
     "of_all_kinds",
     "of_the_gate",
@@ -45,6 +47,7 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Places = NDArray[np.int64]
 
 SAMPLES = 1000  # of each posterior
 SNR_EDGES = (0.0, 8.0, 25.0, 100.0, 1000.0, 1e6)
@@ -115,15 +118,16 @@ def measure_fits(
     """
     events = curves(simulator.events, n, SEEDS["events"], "events", quiet=quiet)
     scored = score_curves(network.eval(), events, "network", quiet=quiet)
+    whole = curves(simulator.unthinned.events, n, SEEDS["events"], "all epochs", quiet=quiet)
     flow, found, seconds = _both(
-        network, Problem.of(entry_config), events, scored.summary, quiet=quiet
+        network, Problem.of(entry_config), whole, scored.summary, quiet=quiet
     )
     rows = [(i, one) for i, one in enumerate(found) if isinstance(one, Fit)]
     good = np.array([i for i, _ in rows])
-    samples = np.stack([of_the_gate(fit.samples, events.x[i], simulator) for i, fit in rows])
+    samples = np.stack([of_the_gate(fit.samples, whole.x[i], simulator) for i, fit in rows])
     ours, theirs = _Posteriors(samples, seconds[good]), flow[good]
     theta, snr = scored.theta[good], scored.snr[good]
-    peak = peak_in_data(events, simulator.pattern.days)[good]
+    peak = peak_in_data(whole, simulator.pattern.days)[good]
     effective = np.array([fit.effective_sample_size for _, fit in rows])
     return {
         "n_events": n,
@@ -179,31 +183,30 @@ def peak_in_data(events: Curves, days: float) -> Bools:
     return inside
 
 
-def of_all_kinds(simulator: Simulator, n: int) -> tuple[Curves, NDArray[np.int64]]:
-    """``n`` frozen events from the faintest that a search may find to the brightest.
+def of_all_kinds(simulator: Simulator, n: int) -> Places:
+    """Places of ``n`` frozen events, from the faintest that a search may find to the brightest.
 
     Evenly by rank of the signal-to-noise among those of `FAINTEST` and more in the first `POOL`.
-
-    Returns
-    -------
-    Curves, ndarray of shape (n,)
-        The events, and their places in the set.
     """
     pool = curves(simulator.events, POOL, SEEDS["events"], "events", quiet=True)
     order = np.argsort(pool.snr.numpy(), kind="stable")
     seen = order[pool.snr.numpy()[order] >= FAINTEST]
-    index = seen[np.linspace(0, len(seen) - 1, min(n, len(seen))).round().astype(int)]
-    return pool[torch.from_numpy(index)], index
+    index: Places = seen[np.linspace(0, len(seen) - 1, min(n, len(seen))).round().astype(int)]
+    return index
 
 
 @dataclass(frozen=True, slots=True)
 class FittedEvent:
-    """One event of `of_all_kinds`, its fit, and the likelihood that another method may take.
+    """A frozen event, its fit, and the likelihood that another method may take.
 
     Parameters
     ----------
     about : dict
         ``event``, its place in the frozen set, and ``snr``, as rows of results have them.
+    x : Tensor, shape (L, 3), float32
+        All its epochs, as network input has them.
+    theta : ndarray, shape (5,), float64
+        Truth.
     likelihood : Likelihood
     fit : Fit
     flow_seconds, fit_seconds : float
@@ -212,6 +215,8 @@ class FittedEvent:
     """
 
     about: dict[str, Any]
+    x: Tensor
+    theta: Floats
     likelihood: Likelihood
     fit: Fit
     flow_seconds: float
@@ -219,19 +224,23 @@ class FittedEvent:
     seed: int
 
 
-def fits_of_all_kinds(
+def fitted_events(
     network: Network,
     problem: Problem,
     simulator: Simulator,
-    n: int,
+    index: Places,
     *,
     seed: int,
     title: str,
     quiet: bool,
 ) -> Iterator[FittedEvent]:
-    """Fit ``n`` events by `of_all_kinds`, with seeds from ``seed`` on; some have no fit."""
-    events, index = of_all_kinds(simulator, n)
-    summary = score_curves(network.eval(), events, "network", quiet=quiet).summary
+    """Fit the frozen events at places ``index``, with seeds from ``seed`` on; some have no fit."""
+    chosen = torch.from_numpy(index)
+    thinned, events = (
+        curves(draw, int(index.max()) + 1, SEEDS["events"], "events", quiet=True)[chosen]
+        for draw in (simulator.events, simulator.unthinned.events)
+    )
+    summary = score_curves(network.eval(), thinned, "network", quiet=quiet).summary
     sampler, fit = FlowSampler(network.estimator), fitter_of(problem)
     for i, _ in enumerate(progress(len(events), title, quiet=quiet, batch=1)):
         began = time.process_time()
@@ -241,10 +250,20 @@ def fits_of_all_kinds(
         ended = time.process_time()
         if not isinstance(found, Fit):
             continue
-        star = star_of(events.x[i], float(events.baseline_error[i]), problem.days)
-        about = {"event": int(index[i]), "snr": round(float(events.snr[i]), 2)}
-        likelihood = Likelihood(star, 0.0, problem.prior)
-        yield FittedEvent(about, likelihood, found, between - began, ended - between, seed + i)
+        yield FittedEvent(
+            {"event": int(index[i]), "snr": round(float(events.snr[i]), 2)},
+            events.x[i],
+            events.theta[i].double().numpy(),
+            Likelihood(
+                star_of(events.x[i], float(events.baseline_error[i]), problem.days),
+                0.0,
+                problem.prior,
+            ),
+            found,
+            between - began,
+            ended - between,
+            seed + i,
+        )
 
 
 def of_the_gate(
@@ -256,7 +275,7 @@ def of_the_gate(
     ----------
     samples : ndarray, shape (S, 5), float32
     x : Tensor, shape (L, 3)
-        Network input.
+        The event's epochs, as network input has them.
     """
     if simulator.gate is None:
         return samples

@@ -22,12 +22,19 @@ from numpy.typing import NDArray
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.network import Network
+from broker_filter.inference.prior import BoxPrior
 from broker_filter.types import PARAMETERS, Fit
-from model_zoo.evaluate.measure.fits import Problem, fits_of_all_kinds
+from model_zoo.evaluate.measure.fits import Problem, fitted_events, of_all_kinds
 from model_zoo.evaluate.sets import SEEDS
 from model_zoo.simulate.curves import Simulator
 
-__all__ = ["Walkers", "measure_nested", "nested_sampling"]
+__all__ = [
+    "Walkers",
+    "lenses_of",
+    "log_likelihood_in_cube",
+    "measure_nested",
+    "nested_sampling",
+]
 
 Floats = NDArray[np.float64]
 InCube = Callable[[Floats], Floats]
@@ -155,6 +162,24 @@ def nested_sampling(
     return float(found.logz[-1]), float(found.logzerr[-1]), samples, int(np.sum(found.ncall))
 
 
+def lenses_of(u: Floats, prior: BoxPrior) -> Floats:
+    """Lenses at places in the unit cube, shape (n, 4)."""
+    low, high = (np.array(edge[: len(LENS)]) for edge in (prior.low, prior.high))
+    theta: Floats = low + (high - low) * u
+    return theta
+
+
+def log_likelihood_in_cube(likelihood: Likelihood, prior: BoxPrior) -> InCube:
+    """Natural log of the likelihood ratio at places in the cube, as `nested_sampling` takes it."""
+
+    @torch.inference_mode()
+    def found(u: Floats) -> Floats:
+        height: Floats = likelihood(torch.from_numpy(lenses_of(u, prior))).numpy()
+        return np.nan_to_num(height, nan=-1e300, neginf=-1e300)
+
+    return found
+
+
 def measure_nested(
     network: Network,
     entry_config: Mapping[str, Any],
@@ -188,8 +213,9 @@ def measure_nested(
     """
     problem = Problem.of(entry_config)
     rows = []
-    fitted = fits_of_all_kinds(
-        network, problem, simulator, n, seed=SEEDS["nested"], title="nested sampling", quiet=quiet
+    index, title = of_all_kinds(simulator, n), "nested sampling"
+    fitted = fitted_events(
+        network, problem, simulator, index, seed=SEEDS["nested"], title=title, quiet=quiet
     )
     for one in fitted:
         row = _compared(one.fit, one.likelihood, problem, live, seed=one.seed)
@@ -201,17 +227,11 @@ def _compared(
     fit: Fit, likelihood: Likelihood, problem: Problem, live: int, *, seed: int
 ) -> dict[str, Any]:
     """One event by both."""
-    low, high = (np.array(edge[:4]) for edge in (problem.prior.low, problem.prior.high))
-
-    @torch.inference_mode()
-    def log_likelihood(u: Floats) -> Floats:
-        found: Floats = likelihood(torch.from_numpy(low + (high - low) * u)).numpy()
-        return np.nan_to_num(found, nan=-1e300, neginf=-1e300)
-
     began = time.process_time()
-    ln_z, error, places, calls = nested_sampling(log_likelihood, 4, seed=seed, live=live)
+    in_cube = log_likelihood_in_cube(likelihood, problem.prior)
+    ln_z, error, places, calls = nested_sampling(in_cube, 4, seed=seed, live=live)
     seconds = time.process_time() - began
-    ratio = _width(fit.samples[:, :4]) / _width(low + (high - low) * places)
+    ratio = _width(fit.samples[:, :4]) / _width(lenses_of(places, problem.prior))
     ours, own_error = fit.log10_k * LN_10, fit.log10_k_error * LN_10
     return {
         "lnz_fit": round(ours, 3),

@@ -29,7 +29,6 @@ from model_zoo.evaluate.measure.calibration import bound_held, has_bfloat16
 from model_zoo.evaluate.measure.rates import as_list
 from model_zoo.evaluate.sets import BATCH, SEEDS, Sizes, batches
 from model_zoo.simulate.curves import Curves, Simulator
-from model_zoo.simulate.pattern import GRID
 
 __all__ = ["STREAM_POWERS", "Looks", "choose_stride", "look_at", "measure_streams", "stream_looks"]
 
@@ -112,8 +111,9 @@ def measure_streams(
     began, looks, trigger, refined, stride = time.perf_counter(), 0, -np.inf, 0, 1
     days, sup, sub = simulator.pattern.days, [], list[Looks]()
     every = -(-sizes.streams // (SUB_SAMPLE * BATCH))
-    unthinned = replace(simulator, length=GRID)
-    drawn = batches(unthinned.noise, sizes.streams, SEEDS["streams"], "streams", quiet=quiet)
+    drawn = batches(
+        simulator.unthinned.noise, sizes.streams, SEEDS["streams"], "streams", quiet=quiet
+    )
     for i, batch in enumerate(drawn):
         if i == every:
             spent = time.perf_counter() - began

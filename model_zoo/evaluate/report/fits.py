@@ -9,7 +9,7 @@ from typing import Any
 from broker_filter.types import PARAMETERS
 from model_zoo.evaluate.report.markdown import render, table
 
-__all__ = ["at_equal_error", "fit_tables", "nested_tables"]
+__all__ = ["at_equal_error", "fit_tables", "nested_tables", "reach_tables"]
 
 Part = Mapping[str, Any]
 
@@ -69,6 +69,27 @@ def nested_tables(part: Part) -> list[str]:
     rest = {key: part[key] for key in part if key != "events"}
     rest["times slower at equal error"] = round(at_equal_error(part), 1)
     return [*render(rest), "Widths of the central 68 %, fit over nested:", "", *table(header, rows)]
+
+
+def reach_tables(part: Part) -> list[str]:
+    """Errors of the medians of fit and nested sampling, of the same events."""
+    sides = ("fit", "nested")
+    measures = ("rmse", "median_error")
+    header = ["parameter", *(f"{MEASURES[m]}, {side}" for m in measures for side in sides)]
+    header += ["RMSE, fit over nested", "error of that"]
+    rows = [
+        [
+            name,
+            *(part[side][m][name] for m in measures for side in sides),
+            part["rmse_ratio"][name],
+            part["rmse_ratio_error"][name],
+        ]
+        for name in PARAMETERS
+    ]
+    kept = (*sides, "rmse_ratio", "rmse_ratio_error")
+    rest = {key: part[key] for key in part if key not in kept}
+    words = "Of the same events, the first of the frozen set, with the same likelihood:"
+    return [*render(rest), words, "", *table(header, rows)]
 
 
 def at_equal_error(part: Part) -> float:

@@ -19,7 +19,7 @@ import torch
 
 from broker_filter.types import PARAMETERS
 from model_zoo.evaluate.draw.figures import allowed_log10_k
-from model_zoo.evaluate.report.fits import fit_tables, nested_tables
+from model_zoo.evaluate.report.fits import fit_tables, nested_tables, reach_tables
 from model_zoo.evaluate.report.markdown import cell, render, table
 from model_zoo.evaluate.report.sky import sky_tables
 from model_zoo.evaluate.report.tables import (
@@ -50,6 +50,7 @@ TITLES = {
     "posteriors": "Posteriors",
     "fit": "Fit and flow",
     "nested": "Fit against nested sampling",
+    "reach": "Errors that any exact posterior has",
     "emcee": "Fit against emcee",
     "scale": "Scale of the network's K",
     "sharing": "Sharing the encoder",
@@ -353,6 +354,7 @@ SPECIAL: dict[str, Callable[[Part], list[str]]] = {
     "posteriors": _posteriors,
     "fit": lambda part: fit_tables(part, PAPER["posteriors"]),
     "nested": nested_tables,
+    "reach": reach_tables,
     "exact": exact_tables,
     "streams": stream_tables,
     "certified": _certified,
