@@ -24,7 +24,7 @@ __all__ = ["Outgoing"]
 _log = logging.getLogger(__name__)
 
 OUTBOX_BYTES = 32 << 20
-ALERT_S = 0.5
+ALERT_S = 0.25
 """An alert does not wait longer for the next commit."""
 COMMIT_S = 5.0
 """Longest time between two commits, whatever the settings: a transaction has to stay small."""

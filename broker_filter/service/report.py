@@ -54,20 +54,19 @@ class Reporter:
         """Alerts are out, for all to see."""
         for alert in alerts:
             self._metrics.inc("alerts_published_total", schema=schema_id("alert"))
+            said = {
+                "event": "alert",
+                "alert_id": str(alert.alert_id),
+                "state": alert.state,
+                "log10_k": round(alert.log10_k, 2),
+                "model_id": alert.model_id,
+            }
             if alert.received_ms is not None:
                 # A sender's clock that runs ahead of ours says nothing of how long we took.
                 passed = max(0.0, time.time() - alert.received_ms / 1000)
                 self._metrics.observe("event_to_alert_seconds", passed)
-            _log.info(
-                "alert",
-                extra={
-                    "event": "alert",
-                    "alert_id": str(alert.alert_id),
-                    "state": alert.state,
-                    "log10_k": round(alert.log10_k, 2),
-                    "model_id": alert.model_id,
-                },
-            )
+                said["seconds"] = round(passed, 3)
+            _log.info("alert", extra=said)
 
     def group(self, source: Source) -> None:
         """Set the gauges of our share of the group."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 import pytest
@@ -58,3 +59,14 @@ def test_a_clock_ahead_of_ours_gives_no_negative_time() -> None:
     assert metrics.registry.get_sample_value(f"{name}_count") == 1
     assert metrics.registry.get_sample_value(f"{name}_sum") == 0
     assert metrics.value("last_record_timestamp_seconds") <= time.time()
+
+
+def test_an_alert_is_logged_with_the_time_that_it_took(caplog: pytest.LogCaptureFixture) -> None:
+    received = round(1000 * (time.time() - 7))
+    with caplog.at_level(logging.INFO):
+        Reporter(Metrics()).published(
+            [build.alert(received_ms=received), build.alert(received_ms=None)]
+        )
+    timed, other = caplog.records
+    assert 7 <= timed.seconds < 60  # type: ignore[attr-defined]
+    assert not hasattr(other, "seconds"), "not known when it was received"
