@@ -2,14 +2,15 @@
 
 In a transform of the flow the first group of parameters depends on the window alone, and so does
 every hidden unit that no parameter reaches: all these are computed once a window, not once a
-sample. What is left for each sample is a thinner network, and each spline is inverted once. The
-density at given parameters is found in the same way.
+sample. What is left for each sample is a thinner network, of which each unit is computed once, as
+soon as the parameters are known that reach it; and each spline is inverted once. The density at
+given parameters is found in the same way.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad, relu
 
+from broker_filter.inference import spline_loops
 from broker_filter.inference.posterior import Estimator, transforms_of
+from broker_filter.inference.spline_loops import BOUND, SLOPE
 from broker_filter.types import PARAMETERS
 
 __all__ = ["LN_2_PI", "FlowSampler", "spline", "spline_inverse"]
 
-BOUND, SLOPE = 5.0, math.log(1e-3)  # of zuko's MonotonicRQSTransform
 LN_2_PI = math.log(2 * math.pi)
 
 
@@ -42,7 +44,9 @@ class FlowSampler:
             self._steps = [_Step.of(transform) for transform in reversed(transforms)]
 
     @torch.inference_mode()
-    def __call__(self, s: Tensor, n: int, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, s: Tensor, n: int, seeds: Sequence[int], *, known: int = 0
+    ) -> tuple[Tensor, Tensor]:
         """Samples of several windows, each from a random stream of its own.
 
         Parameters
@@ -53,16 +57,19 @@ class FlowSampler:
             Samples a window.
         seeds : sequence of int, length B
             One seed a window, so that its samples do not depend on its batch mates.
+        known : int
+            Samples of each stream that are left out, as they were drawn before: a multiple of 16,
+            of which the generator makes the same whatever ``n`` is.
 
         Returns
         -------
-        theta : Tensor, shape (B, n, 5), float32
+        theta : Tensor, shape (B, n - known, 5), float32
             In the order of `broker_filter.types.PARAMETERS`, inside the prior.
-        log_density : Tensor, shape (B, n), float32
+        log_density : Tensor, shape (B, n - known), float32
             Natural log of the flow's density there.
         """
         noise = [
-            torch.randn(n, len(PARAMETERS), generator=torch.Generator().manual_seed(seed))
+            torch.randn(n, len(PARAMETERS), generator=torch.Generator().manual_seed(seed))[known:]
             for seed in seeds
         ]
         y = torch.stack(noise).to(s.device)
@@ -94,7 +101,7 @@ class FlowSampler:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One layer of the thinner network: its weights for units that samples reach, and the rest."""
+    """New units of a layer: their weights for inputs that samples reach, and for all others."""
 
     live: Tensor
     fixed: Tensor
@@ -106,15 +113,15 @@ class _Step:
     """One masked autoregressive transform of zuko, cut up by group of parameters.
 
     ``full`` has the masked weights and biases of its network; ``groups`` the parameters of each
-    pass in turn; ``first`` the outputs for those of the first; ``thin`` the thinner network of
-    each pass after the first, and ``fixed_units`` the units of each layer's input that no sample
+    pass in turn; ``first`` the outputs for those of the first; ``new`` the layers that each pass
+    after the first adds, and ``fixed_units`` the units of each layer's input that no sample
     reaches.
     """
 
     full: list[tuple[Tensor, Tensor]]
     groups: list[Tensor]
     first: Tensor
-    thin: list[list[_Layer]]
+    new: list[list[_Layer]]
     fixed_units: list[Tensor]
 
     @classmethod
@@ -128,14 +135,14 @@ class _Step:
         groups = [(transform.order == i).nonzero()[:, 0] for i in range(transform.passes)]
         outputs = [_rows(group, transform.total) for group in groups]
         fixed = [(~units).nonzero()[:, 0] for units in reached]
-        thin = [_thin(full, masks, reached, fixed, rows) for rows in outputs[1:]]
-        return cls(full, groups, outputs[0], thin, fixed)
+        units = _needed(masks, reached, outputs[1:])
+        return cls(full, groups, outputs[0], _added(full, units, fixed), fixed)
 
     def forward(self, x: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
         """Values of y and ln dy/dx, summed over parameters, for x of shape (B, n, 5)."""
         y, log_slope = torch.zeros_like(x), x.new_zeros(x.shape[:-1])
         for group, phi in self._splines(x, context):
-            y[..., group], slope = spline(phi, x[..., group])
+            y[..., group], slope = _along(spline_loops.forward, spline, phi, x[..., group])
             log_slope = log_slope + slope.sum(-1)
         return y, log_slope
 
@@ -143,17 +150,18 @@ class _Step:
         """Values of x and ln dx/dy, summed over parameters, for y of shape (B, n, 5)."""
         x, log_slope = torch.zeros_like(y), y.new_zeros(y.shape[:-1])
         for group, phi in self._splines(x, context):
-            x[..., group], slope = spline_inverse(phi, y[..., group])
+            x[..., group], slope = _along(spline_loops.inverse, spline_inverse, phi, y[..., group])
             log_slope = log_slope + slope.sum(-1)
         return x, log_slope
 
     def _splines(self, x: Tensor, context: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Each group of parameters and its splines, which the ``x`` of those before it decide."""
         activations = self._once(context)
-        first = activations[-1][..., self.first]
-        for group, layers in zip(self.groups, [None, *self.thin], strict=True):
-            phi = first if layers is None else self._each(layers, x, activations)
-            yield group, phi.reshape(*phi.shape[:-1], len(group), -1)
+        yield self.groups[0], _by_group(activations[-1][..., self.first], self.groups[0])
+        sizes = [layer.live.shape[1] for layer in self.new[-1][1:]] if self.new else []
+        hidden = [x.new_empty(*x.shape[:-1], size) for size in sizes]
+        for group, layers in zip(self.groups[1:], self.new, strict=True):
+            yield group, _by_group(self._each(layers, x, hidden, activations), group)
 
     def _once(self, context: Tensor) -> list[Tensor]:
         """Inputs of each layer and the output, right for what no sample reaches; (B, 1, units)."""
@@ -165,32 +173,74 @@ class _Step:
             activations.append(h)
         return activations
 
-    def _each(self, layers: list[_Layer], x: Tensor, activations: list[Tensor]) -> Tensor:
+    def _each(
+        self, layers: list[_Layer], x: Tensor, hidden: list[Tensor], activations: list[Tensor]
+    ) -> Tensor:
+        """The outputs of one pass; units that it adds are written behind those of ``hidden``."""
         h = x
         for i, (layer, fixed) in enumerate(zip(layers, self.fixed_units, strict=True)):
-            h = linear(h, layer.live) + linear(activations[i][..., fixed], layer.fixed, layer.bias)
-            h = relu(h) if i < len(layers) - 1 else h
-        return h
+            new = linear(h, layer.live)
+            new += linear(activations[i][..., fixed], layer.fixed, layer.bias)
+            if i == len(hidden):
+                break
+            end = layers[i + 1].live.shape[1]
+            hidden[i][..., end - len(layer.live) : end] = new.relu_()
+            h = hidden[i][..., :end]
+        return new
 
 
-def _thin(
-    full: list[tuple[Tensor, Tensor]],
-    masks: list[Tensor],
-    reached: list[Tensor],
-    fixed: list[Tensor],
-    outputs: Tensor,
-) -> list[_Layer]:
-    """Layers that give ``outputs``, with only the units that samples reach and outputs need."""
-    layers: list[_Layer] = []
-    for i in reversed(range(len(full))):
-        weight, bias = full[i]
-        needed = masks[i][outputs].any(0) & reached[i]
-        # The parameters themselves come as they are, all five of them.
-        inputs = (needed if i else reached[0]).nonzero()[:, 0]
-        rows = weight[outputs]
-        layers.append(_Layer(rows[:, inputs].clone(), rows[:, fixed[i]].clone(), bias[outputs]))
-        outputs = inputs
-    return layers[::-1]
+def _along(
+    loop: Callable[..., None],
+    anywhere: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    phi: Tensor,
+    x: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Splines at x, shape (B, n, g): by the compiled loop on a CPU, by array operations else."""
+    if x.device.type != "cpu":
+        return anywhere(phi, x)
+    y, log_slope = torch.empty_like(x), torch.empty_like(x)
+    loop(phi.numpy(), x.numpy(), y.numpy(), log_slope.numpy())
+    return y, log_slope
+
+
+def _by_group(phi: Tensor, group: Tensor) -> Tensor:
+    """Parameters of splines, shape (B, 1 or n, parameters of a group, of one spline)."""
+    return phi.reshape(*phi.shape[:-1], len(group), -1)
+
+
+def _needed(
+    masks: list[Tensor], reached: list[Tensor], outputs: list[Tensor]
+) -> list[list[Tensor]]:
+    """Units that each pass adds: those of each layer, in order, that no pass before it needed."""
+    left = [units.clone() for units in reached]
+    found = []
+    for rows in outputs:
+        units = [rows]
+        wanted = torch.zeros(masks[-1].shape[0], dtype=torch.bool).index_fill(0, rows, True)
+        for i in reversed(range(1, len(masks))):
+            wanted = masks[i][wanted].any(0)
+            units.append((wanted & left[i]).nonzero()[:, 0])
+            left[i] &= ~wanted
+        found.append(units[::-1])
+    return found
+
+
+def _added(
+    full: list[tuple[Tensor, Tensor]], units: list[list[Tensor]], fixed: list[Tensor]
+) -> list[list[_Layer]]:
+    """The layers of `_needed`; inputs are in the order in which passes add them."""
+    # The parameters themselves come as they are, all five of them.
+    inputs = [torch.arange(len(PARAMETERS)), *[rows[:0] for rows in units[0][:-1]]] if units else []
+    passes = []
+    for new in units:
+        layers: list[_Layer] = []
+        for i, ((weight, bias), own) in enumerate(zip(full, new, strict=True)):
+            rows = weight[own]
+            layers.append(_Layer(rows[:, inputs[i]].clone(), rows[:, fixed[i]].clone(), bias[own]))
+            if i + 1 < len(full):
+                inputs[i + 1] = torch.cat([inputs[i + 1], own])
+        passes.append(layers)
+    return passes
 
 
 def _rows(group: Tensor, total: int) -> Tensor:

@@ -15,7 +15,7 @@ of one window are small operations, of which each would wait for the team.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -39,11 +39,12 @@ from broker_filter.inference.rival_noise import NoisePrior
 from broker_filter.inference.rival_shapes import Span
 from broker_filter.inference.rivals import Comparison, compare
 from broker_filter.inference.threads import one_thread
-from broker_filter.types import Fit, NotFitted, StarEpochs, WindowBatch
+from broker_filter.types import PARAMETERS, Fit, NotFitted, StarEpochs, WindowBatch
 
 __all__ = ["Scored", "Scorer"]
 
 FIT_STARTS = 256  # samples of the flow from which a fit starts
+_NO_SAMPLES = np.empty((0, len(PARAMETERS)), np.float32)
 OWN_CHOICE = torch.get_num_threads()  # before anybody changes it
 
 
@@ -59,11 +60,14 @@ class Scored:
         Of each row's network; zeros follow those that are narrower than the widest.
     model : ndarray, shape (B,), int64, optional
         Which of a scorer's networks each row is of; all of the first if left out.
+    drawn : dict of (int, int) to ndarray, shape (n, 5), float32
+        Samples of the posteriors by row and seed, as far as any were asked for.
     """
 
     log10_k: NDArray[np.float64]
     summary: Tensor
     model: NDArray[np.int64] | None = None
+    drawn: dict[tuple[int, int], NDArray[np.float32]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +209,18 @@ class Scorer:
     def posterior(self, scored: Scored, row: int, samples: int, seed: int) -> NDArray[np.float32]:
         """Posterior samples of one window, shape (samples, 5); columns `PARAMETERS`.
 
-        One window a call: the samples then are the same whichever other windows alert.
+        One window a call: the samples then are the same whichever other windows alert. Those that
+        were drawn before are the first of them, so that a fit and its alert draw each once.
         """
         model, s = self._of(scored, row)
-        with one_thread():
-            theta, _ = model.sampler(s, samples, [seed])
-        return theta[0].cpu().numpy()
+        known = scored.drawn.get((row, seed), _NO_SAMPLES)
+        if len(known) < samples:
+            with one_thread():
+                n = max(samples, FIT_STARTS)
+                theta, _ = model.sampler(s, n, [seed], known=len(known))
+            known = np.concatenate([known, theta[0].cpu().numpy()])
+            scored.drawn[row, seed] = known
+        return known[:samples]
 
     @torch.inference_mode()
     def log10_k_lookalikes(self, scored: Scored, row: int) -> float | None:

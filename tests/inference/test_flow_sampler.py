@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from broker_filter.inference import spline_loops
 from broker_filter.inference.coordinates import ProbitBox
 from broker_filter.inference.encoder import build_encoder
 from broker_filter.inference.flow_sampler import FlowSampler, spline, spline_inverse
@@ -105,6 +106,14 @@ def test_a_window_has_its_own_samples_whatever_its_batch_mates(estimator: Any) -
         torch.testing.assert_close(density[row], alone_density[0], rtol=1e-3, atol=5e-3)
 
 
+def test_samples_that_are_known_need_not_be_drawn_again(estimator: Any) -> None:
+    sampler, s = FlowSampler(estimator), summaries(2)
+    few, whole = sampler(s, 48, [1, 2])[0], sampler(s, N, [1, 2])[0]
+    rest, _ = sampler(s, N, [1, 2], known=48)
+    drawn = torch.cat([few, rest], 1)
+    torch.testing.assert_close(drawn / span(), whole / span(), rtol=0, atol=2e-5)
+
+
 def test_on_the_edge_of_the_prior_there_is_next_to_no_density() -> None:
     sampler = FlowSampler(make_estimator(2, (16,)))
     corners = torch.stack([torch.tensor(PRIOR.low), torch.tensor(PRIOR.high)])
@@ -134,6 +143,12 @@ def test_spline_is_zukos_and_the_identity_outside(bins: int) -> None:
     torch.testing.assert_close(ours, y, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(slope, zukos.log_abs_det_jacobian(x, y), rtol=1e-2, atol=1e-3)
     back, log_slope = spline_inverse(phi, y)
+    compiled = [torch.empty_like(x) for _ in range(4)]
+    own = [each[None, :, None].numpy() for each in (x, y, *compiled)]
+    spline_loops.forward(phi[None, :, None].numpy(), own[0], *own[2:4])
+    spline_loops.inverse(phi[None, :, None].numpy(), own[1], *own[4:])
+    for found, expected in zip(compiled, (y, slope, x, log_slope), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-3)
     torch.testing.assert_close(back, x, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(log_slope, -zukos.log_abs_det_jacobian(x, y), rtol=1e-2, atol=1e-3)
     outside = x.abs() > 5
