@@ -28,8 +28,8 @@ from broker_filter.inference.curve_loops import (
     lens_table,
     slopes,
 )
+from broker_filter.inference.lens_coordinates import LENS, LensBox
 from broker_filter.inference.likelihood import Likelihood
-from broker_filter.inference.population import LENS, LensBox
 from broker_filter.inference.source_loops import NO_ERROR, baseline, best, exponent
 from broker_filter.types import FloatArray, IntArray
 

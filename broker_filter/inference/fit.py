@@ -24,19 +24,12 @@ from torch import Tensor
 
 from broker_filter.inference.ascent import Modes, climb
 from broker_filter.inference.evidence import LN_10
+from broker_filter.inference.lens_coordinates import LENS, Bend, LensBox, prior_log_density
 from broker_filter.inference.likelihood import BestCurve, Likelihood, Sums
 from broker_filter.inference.matched_filter import LensScan
 from broker_filter.inference.noise_bounds import NoiseBounds
 from broker_filter.inference.noise_family import NoiseFamily
-from broker_filter.inference.population import (
-    LENS,
-    Bend,
-    LensBox,
-    Mixture,
-    effective,
-    prior_log_density,
-    tempered,
-)
+from broker_filter.inference.population import Mixture, effective, tempered
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.inference.ridge import ridges
 from broker_filter.inference.robust import robust_k

@@ -1,9 +1,4 @@
-"""Proposals for importance sampling: mixtures of Gaussians fitted to weighted samples.
-
-Lenses are proposed in the probit of their place in the prior's box: z, in which the prior is the
-normal distribution of unit variance. A posterior that is flat up to an edge has Gaussian tails
-there, as the proposals have.
-"""
+"""Proposals for importance sampling: mixtures of Gaussians fitted to weighted samples."""
 
 from __future__ import annotations
 
@@ -18,86 +13,10 @@ from torch import Tensor
 from broker_filter.compiled import compiled, reordered
 from broker_filter.inference.exponential import exponential
 from broker_filter.inference.flow_sampler import LN_2_PI
-from broker_filter.inference.prior import BoxPrior
+from broker_filter.inference.lens_coordinates import Bend, prior_log_density
 from broker_filter.types import FloatArray
 
-__all__ = ["Bend", "LensBox", "Mixture", "effective", "prior_log_density", "tempered"]
-
-LENS = 4  # parameters of a lens: those of the prior without f_s
-EDGE = 1e-6  # nearest that a start may come to the edge of the box, as a share of it
-
-
-class LensBox:
-    """The prior's box of t0, u0, log10 tE and log10 rho as all of space."""
-
-    def __init__(self, prior: BoxPrior) -> None:
-        self.low = torch.tensor(prior.low[:LENS], dtype=torch.float64)
-        self.width = torch.tensor(prior.high[:LENS], dtype=torch.float64) - self.low
-
-    def z(self, theta: Tensor) -> Tensor:
-        """Coordinates of lenses, shape (..., 4); those outside the box are moved into it."""
-        place = (theta.double() - self.low) / self.width
-        z: Tensor = torch.special.ndtri(place.clamp(EDGE, 1 - EDGE))
-        return z
-
-    def theta(self, z: Tensor) -> Tensor:
-        """The inverse of `z`, float64."""
-        theta: Tensor = self.low + self.width * torch.special.ndtr(z)
-        return theta
-
-    def slope(self, z: Tensor) -> Tensor:
-        """Derivative d theta / dz of each parameter, shape (..., 4)."""
-        return self.width * (-0.5 * (z.square() + LN_2_PI)).exp()
-
-
-@dataclass(frozen=True, slots=True)
-class Bend:
-    """Coordinates w in which lenses of the same duration lie straight.
-
-    A posterior follows what the epochs show, how long the event lasts: about tE sqrt(u0^2 + rho^2)
-    with any u0. In z that is a bent ridge, and in w = z + (0, 0, bend log10 sqrt(u0^2 + rho^2), 0)
-    one that Gaussians can follow. The map keeps volumes, so that densities are the same in both.
-
-    Parameters
-    ----------
-    box : LensBox
-    slope : float
-        dz / d log10 tE.
-    """
-
-    box: LensBox
-    slope: float
-
-    def straight(self, z: Tensor) -> Tensor:
-        """The coordinates w of z."""
-        return self._moved(z, self.slope)
-
-    def bent(self, w: Tensor) -> Tensor:
-        """The coordinates z of w."""
-        return self._moved(w, -self.slope)
-
-    def straight_covariance(self, z: Tensor, covariance: Tensor) -> Tensor:
-        """Covariances in w of small ones around z, shape (k, 4, 4)."""
-        theta = self.box.theta(z)
-        u0, rho = theta[:, 1], 10 ** theta[:, 3]
-        share = self.slope / (u0.square() + rho.square())
-        by_z = self.box.slope(z)
-        turn = torch.eye(LENS, dtype=z.dtype).repeat(len(z), 1, 1)
-        turn[:, 2, 1] = share * u0 / math.log(10) * by_z[:, 1]
-        turn[:, 2, 3] = share * rho.square() * by_z[:, 3]
-        return turn @ covariance @ turn.mT
-
-    def _moved(self, z: Tensor, slope: float) -> Tensor:
-        theta = self.box.theta(z)
-        size = 0.5 * (theta[..., 1].square() + 100 ** theta[..., 3]).log10()
-        moved = z.clone()
-        moved[..., 2] += slope * size
-        return moved
-
-
-def prior_log_density(z: Tensor) -> Tensor:
-    """Natural log of the prior's density in z, shape (...)."""
-    return -0.5 * (z.square() + LN_2_PI).sum(-1)
+__all__ = ["Mixture", "effective", "tempered"]
 
 
 def effective(weight: Tensor) -> float:

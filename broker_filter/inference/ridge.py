@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from broker_filter.inference.ascent import Modes, climb
+from broker_filter.inference.lens_coordinates import LENS, LensBox
 from broker_filter.inference.likelihood import Likelihood
-from broker_filter.inference.population import LENS, LensBox
 
 __all__ = ["ridges"]
 

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from broker_filter.inference.ascent import climb
+from broker_filter.inference.lens_coordinates import LensBox
 from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.magnification import excess
-from broker_filter.inference.population import LensBox
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.types import StarEpochs
 

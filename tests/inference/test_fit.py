@@ -13,10 +13,10 @@ from scipy.special import gammaincc
 
 from broker_filter.inference.ascent import Modes
 from broker_filter.inference.fit import Fitter, _first_mixture
+from broker_filter.inference.lens_coordinates import LENS as LENS_SIZE
+from broker_filter.inference.lens_coordinates import Bend, LensBox
 from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.magnification import excess
-from broker_filter.inference.population import LENS as LENS_SIZE
-from broker_filter.inference.population import Bend, LensBox
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.types import PARAMETERS, Fit, NotFitted, StarEpochs
 

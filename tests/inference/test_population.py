@@ -9,14 +9,13 @@ import pytest
 import torch
 from scipy import stats
 
-from broker_filter.inference.population import (
+from broker_filter.inference.lens_coordinates import (
     Bend,
     LensBox,
-    Mixture,
-    effective,
+    log10_length,
     prior_log_density,
-    tempered,
 )
+from broker_filter.inference.population import Mixture, effective, tempered
 from broker_filter.inference.prior import BoxPrior
 
 PRIOR = BoxPrior("test", (-2.0, 0.0, -1.3, -3.0, 0.005), (25.0, 1.5, 1.78, 1.0, 1.0), True)
@@ -34,29 +33,11 @@ def two_peaks() -> Mixture:
     return Mixture(share, centre, root, Bend(LensBox(PRIOR), 0.8))
 
 
-def test_the_prior_is_normal_in_z() -> None:
-    z = LensBox(PRIOR).z(PRIOR.sample(4000, generator())[:, :4])
-    for column in z.numpy().T:
-        assert stats.kstest(column, "norm").pvalue > 1e-3
-
-
-def test_z_is_the_inverse_and_ends_inside_the_box() -> None:
-    box, theta = LensBox(PRIOR), PRIOR.sample(100, generator())[:, :4].double()
-    torch.testing.assert_close(box.theta(box.z(theta)), theta)
-    far = box.z(torch.tensor([[-9.0, 0.0, 99.0, 1.0]]))
-    assert bool(torch.isfinite(far).all())
-    z = torch.tensor([[0.3, -1.0, 2.0, 0.0]], dtype=torch.float64)
-    step = (box.theta(z + 1e-6) - box.theta(z - 1e-6)) / 2e-6
-    torch.testing.assert_close(box.slope(z), step, rtol=1e-6, atol=1e-9)
-
-
 def test_the_density_is_that_of_scipy() -> None:
     mixture, n = two_peaks(), 1000
     z = torch.randn(50, 4, generator=generator(), dtype=torch.float64)
     u0, rho = LensBox(PRIOR).theta(z)[:, 1], 10 ** LensBox(PRIOR).theta(z)[:, 3]
-    w = z.numpy() + 0.8 * np.log10(np.hypot(u0.numpy(), rho.numpy()))[:, None] * np.array(
-        [0, 0, 1, 0]
-    )
+    w = z.numpy() + 0.8 * log10_length(u0, rho).numpy()[:, None] * np.array([0, 0, 1, 0])
     expected = 0.1 * np.exp(prior_log_density(z).numpy())
     for share, centre, root in zip(mixture.share, mixture.centre, mixture.cholesky, strict=True):
         covariance = (root @ root.T).numpy()
@@ -64,16 +45,6 @@ def test_the_density_is_that_of_scipy() -> None:
             normal = stats.multivariate_normal(centre.numpy(), spread**2 * covariance)
             expected = expected + 0.9 * float(share) * part * normal.pdf(w)
     np.testing.assert_allclose(mixture.log_density(z, n).exp().numpy(), expected, rtol=1e-9)
-
-
-def test_bending_is_undone_and_turns_covariances() -> None:
-    bend = Bend(LensBox(PRIOR), 0.8)
-    z = 0.3 * torch.randn(20, 4, generator=generator(), dtype=torch.float64)
-    torch.testing.assert_close(bend.bent(bend.straight(z)), z)
-    small = 1e-3 * torch.randn(50_000, 4, generator=generator(), dtype=torch.float64)
-    turned = bend.straight_covariance(z[:1], 1e-6 * torch.eye(4, dtype=z.dtype)[None])[0]
-    drawn = torch.cov(bend.straight(z[0] + small).T)
-    torch.testing.assert_close(turned, drawn, rtol=0.05, atol=3e-8)
 
 
 def test_weights_against_the_prior_have_mean_one() -> None:

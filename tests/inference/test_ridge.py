@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from broker_filter.inference.ascent import Modes, climb
+from broker_filter.inference.lens_coordinates import LensBox
 from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.magnification import excess
-from broker_filter.inference.population import LensBox
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.inference.ridge import ridges
 from broker_filter.types import StarEpochs
