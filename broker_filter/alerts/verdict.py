@@ -60,6 +60,9 @@ POOR_SCALE, WORST_SCALE = 1.6, 2.5
 """Factors on the errors from which on a lens does not describe the data: in units of what the best
 rival needs, and at all (quiet stars need .85 to 1.63)."""
 
+LEAST_SCALE: Final = 0.85
+"""A rival that needs smaller errors than any quiet star follows the noise."""
+
 NOTHING: Final = ("constant", "artefact")
 
 SHAPELESS: Final = frozenset({"smooth", "trend"})
@@ -190,7 +193,8 @@ def _doubt(
         return (
             f"{first}, or a lens longer than the model allows for: a fit of longer ones settles it"
         )
-    if first == "microlensing" and found.scale > min(POOR_SCALE * found.least_scale, WORST_SCALE):
+    best = max(found.least_scale, LEAST_SCALE)
+    if first == "microlensing" and found.scale > min(POOR_SCALE * best, WORST_SCALE):
         return (
             f"no model describes the data: the best lens needs errors {found.scale:.1f} times as"
             " large; look at the residuals"

@@ -51,6 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="history",
         help="from the epochs before each window, or the file's median (looks ahead)",
     )
+    parser.add_argument(
+        "--now", action="store_true", help="one look at each star's last window: quick"
+    )
     parser.add_argument("--model", metavar="ID", help="entry of the model zoo, or its folder")
     parser.add_argument("--json", action="store_true", help="print one JSON object a star")
     parser.add_argument("--parquet", type=Path, metavar="FILE", help="save the alerts, a row each")
@@ -86,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             print(*(name.rjust(width) for name, width in COLUMNS.items()), " star")
         for parts in _stars(curves, median=args.baseline == "median").values():
-            result = scorer(parts)
+            result = scorer(parts, now=args.now)
             print(json_line(_record(result)) if args.json else _row(result), flush=True)
             if keep:
                 for alert in result.alerts:

@@ -147,6 +147,19 @@ class Intake:
         self._note_live(now)
         return dead
 
+    def put(self, key: StateKey, parts: Sequence[Photometry], now: float) -> None:
+        """Put epochs into the windows that need not be decoded, as those of one message.
+
+        Parameters
+        ----------
+        key : (str, int)
+        parts : sequence of Photometry
+            Of one star, such as its bands.
+        now : float
+            As of `take`.
+        """
+        self._insert_waves(self._kept_of(key), [parts], now, Origin(key))
+
     def _pass(self, key: StateKey, partition: Partition, run: Sequence[Message]) -> int:
         """Move a partition's offset past messages; from which offset on they are live."""
         # Messages read again, after a failed commit say, are in the state already.

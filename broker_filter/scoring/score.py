@@ -29,6 +29,7 @@ def score(
     zero_point: float | None = None,
     model: str | Path | None = None,
     cascade: bool = False,
+    now: bool = False,
     star: StarId = "star",
     survey: str = "own",
 ) -> Result:
@@ -66,6 +67,10 @@ def score(
     cascade : bool
         Whether the network is left out where the matched filter alone shows that a window cannot
         reach the threshold, as in the service: quicker, and K of such a window is NaN.
+    now : bool
+        One look at the last window instead of one after each epoch, as at a packet that brings the
+        star's history with it: a fraction of a second, and one alert at most. An event that
+        is over by then is not seen.
     star, survey : str
         What alerts call them.
 
@@ -99,7 +104,7 @@ def score(
         from broker_filter.scoring.star_scorer import scorer_of  # torch: seconds
 
         scorer = scorer_of(model, cascade)
-    result = scorer(parts)
+    result = scorer(parts, now=now)
     if sum(result.rejected.values()) == result.epochs:
         why = ", ".join(f"{count} {name}" for name, count in result.rejected.items())
         raise SchemaError(f"none of the {result.epochs} epochs can be used: {why}")

@@ -17,6 +17,7 @@ from broker_filter.errors import SchemaError
 from broker_filter.inference.scorer import Scored, Scorer
 from broker_filter.observe.metrics import Metrics
 from broker_filter.photometry.usable import Limits, accept
+from broker_filter.pipeline.assessment import Outputs
 from broker_filter.replay.lightcurves.stream import LightCurves
 from broker_filter.scoring.judged import JudgedAlerts
 from broker_filter.scoring.result import Result
@@ -50,13 +51,15 @@ class StarScorer:
             settings.alert, card_threshold=entry.threshold, window_days=entry.window_days
         )
 
-    def __call__(self, parts: Sequence[Photometry]) -> Result:
+    def __call__(self, parts: Sequence[Photometry], *, now: bool = False) -> Result:
         """Score the light curve of one star.
 
         Parameters
         ----------
         parts : sequence of Photometry
             One for each band and source.
+        now : bool
+            As of `broker_filter.score`.
         """
         star = parts[0].star[0]
         usable = [accept(part, self._limits) for part in parts]
@@ -67,13 +70,9 @@ class StarScorer:
         before = self._counts()
         watch = self._watch
         watch.seen.clear()
-        stream = LightCurves([one.photometry for one in usable if len(one.photometry)])
-        messages = [
-            Message(*WHERE, i, record.key, record.value, headers=record.headers)
-            for i, record in enumerate(stream.read(lambda _: None))
-        ]
+        curves = [one.photometry for one in usable if len(one.photometry)]
         try:
-            found = self._pipeline.step(messages, clock.time(), flush=True)
+            found = self._at_once(curves) if now else self._streamed(curves)
         finally:
             self._pipeline.intake.drop([WHERE])
             self._pipeline.assessment.drop([WHERE])
@@ -87,6 +86,22 @@ class StarScorer:
         windows, alerts = watch.columns(), JudgedAlerts(found.alerts, found.cases, judge)
         rule = self._rule
         return Result(star, rule.threshold, rule.trigger, *windows, alerts, epochs, rejected)
+
+    def _streamed(self, curves: list[Photometry]) -> Outputs:
+        """A look after each epoch, as messages of one epoch give."""
+        records = LightCurves(curves).read(lambda _: None)
+        messages = [
+            Message(*WHERE, i, record.key, record.value, headers=record.headers)
+            for i, record in enumerate(records)
+        ]
+        return self._pipeline.step(messages, clock.time(), flush=True)
+
+    def _at_once(self, curves: list[Photometry]) -> Outputs:
+        """One look at all, as one packet with the star's history gives."""
+        intake, now = self._pipeline.intake, clock.time()
+        intake.put(WHERE, curves, now)
+        work = intake.flush()
+        return self._pipeline.assessment.assess(work, round(1000 * now)) if work else Outputs()
 
     def _counts(self) -> dict[str, float]:
         return {why: self._metrics.value("points_inserted_total", outcome=why) for why in _COUNTED}

@@ -44,7 +44,7 @@ def score_table(
         `replay` knows.
     **options
         As of `score`: ``baseline``, ``time_system``, ``zero_point``, ``model``, ``cascade``,
-        ``survey``.
+        ``now``, ``survey``.
 
     Returns
     -------

@@ -199,7 +199,8 @@ class WindowStore:
         Of a window that is thinned this holds up to rounding, and as long as the epochs of a source
         come in order of time: one that comes later than its neighbours did, into a cell in which
         epochs are merged, counts as ``duplicate``, since which epochs those were is not kept. The
-        history of a new star that comes in one message is folded without being thinned.
+        history of a new star, or of a new source of a star, that comes in one message is folded
+        without being thinned.
         """
         moved = [self._insert(part) for part in by_reference(photometry)]
         if len(moved) == 1:
@@ -218,6 +219,7 @@ class WindowStore:
         slot = self._stars.slots(photometry)
         if len(self) > known:
             self._make_room(len(self))
+        seen = self._tracks.size
         track = self._tracks.of(slot, source)
         if np.isfinite(photometry.ref_flux).any():
             self._tracks.refer(track, photometry.ref_flux, photometry.ref_flux_err)
@@ -236,7 +238,7 @@ class WindowStore:
             epochs = epochs.in_order()
             slot = epochs.slot[epochs.runs()[0]]
         before = self._newest[slot]
-        epochs = epochs if distinct else self._fold_past(epochs, source)
+        epochs = epochs if distinct else self._fold_past(epochs, source, seen)
         for part in [epochs] if distinct else self._folding.steps(epochs):
             self._insert_step(part, source)
         moved = slot[self._newest[slot] > before]
@@ -278,14 +280,19 @@ class WindowStore:
         self._counts["duplicate"] += len(epochs) - len(best)
         return best
 
-    def _fold_past(self, epochs: Epochs, source: int) -> Epochs:
-        """Fold the history of stars that were not seen before; what their windows hold is left.
+    def _fold_past(self, epochs: Epochs, source: int, seen: int) -> Epochs:
+        """Fold the history of what was not seen before; what windows hold is left.
 
-        What would only pass through the window goes straight into its track, cell by cell.
+        What would only pass through the window goes straight into its track, cell by cell. Of a
+        source that is new to its window, a second band say, that is all before the window; one
+        epoch alone is late, whatever it comes with. Tracks from the ``seen``-th on are new.
         """
         first, size = epochs.runs()
-        new = (self._newest[epochs.slot[first]] == -np.inf) & (size <= self.max_points)
+        slot = epochs.slot[first]
+        new = (self._newest[slot] == -np.inf) & (size <= self.max_points)
         past = self._folding.begin(epochs, new)
+        begun = (self._tracks.of(slot, source) >= seen) & (size > 1)
+        past |= np.repeat(begun, size) & self._folding.is_late(epochs)
         if not past.any():
             return epochs
         history = self._once_a_tick(epochs.take(past))

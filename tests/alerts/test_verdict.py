@@ -111,6 +111,8 @@ def test_a_bump_that_only_smooth_light_describes_is_no_variable() -> None:
 def test_a_lens_that_does_not_describe_the_data_is_unclear() -> None:
     assert verdict_of(replace(found(), scale=1.5), Record(), RATES).verdict == "microlensing"
     assert verdict_of(replace(found(), scale=2.0), Record(), RATES).verdict == "unclear"
+    overfitted = replace(found(), scale=1.0, least_scale=0.5)
+    assert verdict_of(overfitted, Record(), RATES).verdict == "microlensing"
     poor = replace(found(), scale=4.0, least_scale=4.0)
     said = verdict_of(poor, Record(), RATES)
     assert said.verdict == "unclear"

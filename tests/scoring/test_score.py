@@ -93,6 +93,21 @@ def test_loading_imports_no_package_that_takes_seconds_and_is_not_needed() -> No
     assert done.stdout == "set()\n"
 
 
+def test_one_look_at_the_last_window_sees_what_the_stream_sees_there(tiny_entry: Path) -> None:
+    alert = {"log10_k": -10.0, "posterior_samples": 20, "certified": False}
+    often = StarScorer(settings_for(tiny_entry, alert=alert, schedule={"every_days": 0.01}))
+    time = np.arange(60_000.0, 60_060.0, 0.5)
+    flux = 1000 + 10 * np.random.default_rng(5).standard_normal(len(time))
+    bands = np.where(np.arange(len(time)) % 2, "r", "i").tolist()
+    for band, windows in ((None, 1), (bands, 2)):
+        chosen = photometry_of(time, flux, np.full(len(time), 10.0), **PLAIN | {"band": band})
+        streamed, found = (often(chosen, now=now) for now in (False, True))
+        assert len(found.last_epoch) == len(found.alerts) == windows < len(streamed.last_epoch)
+        assert found.last_epoch.max() == streamed.last_epoch[-1]
+        assert streamed.log10_k_now in found.log10_k_of_windows
+        assert found.rejected == {}
+
+
 def test_one_star_leaves_nothing_to_the_next(scorer: StarScorer) -> None:
     first, again = scorer(parts()), scorer(parts())
     assert again.log10_k_of_windows.tolist() == first.log10_k_of_windows.tolist()

@@ -102,3 +102,38 @@ def test_a_snapshot_of_the_other_kind_is_refused_with_both_named() -> None:
         WindowStore(joined=True).restore(apart.state())
     with pytest.raises(StateError, match="hold all bands of a star, not single bands"):
         WindowStore().restore(joined().state())
+
+
+def test_bands_that_a_new_star_brings_one_after_another_are_as_in_order_of_time() -> None:
+    mjd = START + np.arange(0, 100, 0.25)  # five windows long
+    bands = np.where(np.arange(len(mjd)) % 3 == 0, "g", "r")
+    factor = 1 + 0.01 * np.random.default_rng(2).standard_normal(len(mjd))
+
+    def of(rows: np.ndarray, band: str) -> Photometry:
+        known = of_band(band, mjd[rows])
+        none = np.full(len(rows), np.nan, np.float32)  # so that the level comes from the history
+        flux = (LEVEL[band] * factor[rows]).astype(np.float32)
+        return replace(known, flux=flux, ref_flux=none, ref_flux_err=none)
+
+    together, in_order = WindowStore(joined=True), WindowStore(joined=True)
+    for band in LEVEL:
+        together.insert(of(np.flatnonzero(bands == band), band))
+    for row, band in enumerate(bands):
+        in_order.insert(of(np.array([row]), band))
+    assert together.take_counts() == in_order.take_counts() == {"inserted": len(mjd)}
+    one, other = together.read(np.arange(1)), in_order.read(np.arange(1))
+    for name in ("mjd_tai", "flux", "sigma"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), 1e-6, err_msg=name)
+    for name in ("source_level", "source_error"):
+        level, expected = (
+            dict(zip(batch.sources[0], getattr(batch, name)[0].tolist(), strict=True))
+            for batch in (one, other)
+        )
+        assert level == pytest.approx(expected, rel=1e-6), name
+
+
+def test_one_epoch_before_the_window_is_late_even_of_a_new_band() -> None:
+    store = WindowStore(joined=True)
+    store.insert(of_band("g", START + np.arange(90.0, 100.0)))
+    store.insert(of_band("r", np.array([START])))
+    assert store.take_counts()["late"] == 1
