@@ -110,7 +110,8 @@ def measure_fits(
     dict
         ``n_events``; ``not_fitted``, how many had no fit and are left out of both sides;
         ``n_peak``, how many have their peak in the data; ``fit`` and ``flow``, each with ``n``,
-        ``rmse``, ``median_error``, ``coverage68`` and ``coverage95`` by parameter, ``ranks``
+        ``rmse`` (of medians, and ``rmse_of_means``, which no estimate can undercut),
+        ``median_error``, ``coverage68`` and ``coverage95`` by parameter, ``ranks``
         (simulation-based calibration) and CPU ``seconds_median``; the fit's also with
         ``converged``, the share with `ENOUGH_SAMPLES` among those with their peak in the data, and
         ``seconds_p95``; ``by_snr``, a row for each bin of the signal-to-noise and each of peak in
@@ -300,6 +301,7 @@ def _figures(posteriors: _Posteriors, theta: Floats) -> dict[str, Any]:
         "n": whole["n_posterior"],
         "bias": whole["bias"],
         "rmse": whole["rmse"],
+        "rmse_of_means": whole["rmse_of_means"],
         "median_error": whole["median_abs_error"],
         "coverage68": whole["coverage68"],
         "coverage95": whole["coverage95"],

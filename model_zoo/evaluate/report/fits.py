@@ -16,6 +16,7 @@ Part = Mapping[str, Any]
 MEASURES = {
     "bias": "bias",
     "rmse": "RMSE",
+    "rmse_of_means": "RMSE of means",
     "median_error": "median error",
     "coverage68": "in 68 %",
     "coverage95": "in 95 %",
@@ -35,6 +36,8 @@ def fit_tables(part: Part, paper: Mapping[str, Sequence[float]]) -> list[str]:
     """
     header, columns = ["parameter"], []
     for key, title in MEASURES.items():
+        if key not in part["fit"]:  # results of an earlier version
+            continue
         header += [f"{title}, {side}" for side in SIDES]
         columns += [[part[side][key][name] for name in PARAMETERS] for side in SIDES]
         if key in paper:
