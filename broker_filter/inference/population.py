@@ -13,7 +13,7 @@ from torch import Tensor
 from broker_filter.compiled import compiled, reordered
 from broker_filter.inference.exponential import exponential
 from broker_filter.inference.flow_sampler import LN_2_PI
-from broker_filter.inference.lens_coordinates import Bend, prior_log_density
+from broker_filter.inference.lens_coordinates import Bend
 from broker_filter.types import FloatArray
 
 __all__ = ["Mixture", "effective", "tempered"]
@@ -139,14 +139,11 @@ class Mixture:
 
         ``straight`` has z as `Bend.straight` gives it, where that is known.
         """
-        share, d = self._first(n) / n, z.shape[1]
         straight = self.bend.straight(z) if straight is None else straight
-        part = (self.share.log() - self._norm() - 0.5 * d * LN_2_PI).exp()
-        narrow, wide = (1 - self.WIDE_SHARE) * part, self.WIDE_SHARE / self.WIDE**d * part
-        gaussians = self.centre.numpy(), self.cholesky.numpy(), narrow.numpy(), wide.numpy()
-        density = torch.from_numpy(_density(straight.T.contiguous().numpy(), *gaussians))
-        own = density.log() + math.log(1 - share)
-        return torch.logaddexp(math.log(share) + prior_log_density(z), own)
+        places = z.numpy(), straight.T.contiguous().numpy()
+        gaussians = self.share.numpy(), self.centre.numpy(), self.cholesky.numpy()
+        found = _log_density(*places, *gaussians, self.WIDE_SHARE, self._first(n) / n)
+        return torch.from_numpy(found)
 
     def _first(self, n: int) -> int:
         return max(1, round(self.prior_share * n))
@@ -173,15 +170,34 @@ class Mixture:
 
 
 @compiled
-def _density(
-    z: FloatArray, centre: FloatArray, root: FloatArray, narrow: FloatArray, wide: FloatArray
+def _log_density(
+    z: FloatArray,
+    straight: FloatArray,
+    share: FloatArray,
+    centre: FloatArray,
+    root: FloatArray,
+    wide: float,
+    prior_share: float,
 ) -> Any:  # noqa: ANN401
-    """Sum of all Gaussians, narrow and `Mixture.WIDE` times as wide, at z, shape (d, k)."""
-    density, square = np.zeros(z.shape[1]), np.empty(z.shape[1])
+    """As `Mixture.log_density`; of the Gaussians ``wide`` are `Mixture.WIDE` times as wide.
+
+    ``z`` has shape (k, d), and ``straight``, in which they are Gaussians, (d, k).
+    """
+    d, n = straight.shape
+    density, square, found = np.zeros(n), np.empty(n), np.empty(n)
     for m in range(len(centre)):
-        _distances(square, z, centre[m], root[m])
-        _add_gaussians(density, square, narrow[m], wide[m])
-    return density
+        part = share[m]
+        for a in range(d):
+            part /= root[m, a, a]
+        _distances(square, straight, centre[m], root[m])
+        _add_gaussians(density, square, (1 - wide) * part, wide / 2**d * part)
+    log_prior_share, log_share = math.log(prior_share), math.log(1 - prior_share)
+    for k in range(n):
+        own, prior = math.log(density[k]) + log_share, log_prior_share
+        for a in range(d):
+            prior -= 0.5 * z[k, a] * z[k, a]
+        found[k] = max(own, prior) + math.log1p(math.exp(-abs(own - prior))) - 0.5 * d * LN_2_PI
+    return found
 
 
 @compiled

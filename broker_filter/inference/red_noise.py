@@ -22,6 +22,9 @@ __all__ = ["Models", "RedNoise", "absorbed", "by_place"]
 AT_ONCE: Final = 64
 """Groups of columns that go through the filter together, so that their sums stay in the cache."""
 
+EPOCHS: Final = 4
+"""Epochs that do, so that each sum is read and written once for all of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Models:
@@ -246,52 +249,149 @@ def _grams(white: FloatArray) -> Any:  # noqa: ANN401
 @compiled
 def _in_groups(filters: FloatArray, solved: FloatArray, columns: FloatArray) -> Any:  # noqa: ANN401
     """As `RedNoise.products_in_groups`, of columns as `by_place` gives them."""
-    n_models, _, fixed = solved.shape
     q, _, m = columns.shape
+    n_models, fixed = len(filters), solved.shape[2]
     gram, mixed = np.empty((n_models, m, q, q)), np.empty((n_models, m, q, fixed))
-    room = np.empty((q * (q + 2 + fixed), AT_ONCE))
+    steps, factors, flat = _whole(filters), _whole(solved), columns.reshape(-1)
+    room = np.empty(q * (EPOCHS + 1 + q + fixed) * AT_ONCE)
+    sums = room[q * (EPOCHS + 1) * AT_ONCE :].reshape(q, q + fixed, AT_ONCE)
     for first in range(0, m, AT_ONCE):
         last = min(first + AT_ONCE, m)
-        own, sums = columns[:, :, first:last], room[:, : last - first]
         for j in range(n_models):
-            of = gram[j, first:last], mixed[j, first:last]
-            _group(*of, sums, filters[j], solved[j], own)
+            _group(room, steps[j], factors[j], flat, columns.shape, first, np.uint64(last - first))
+            for a in range(q):
+                for b in range(a + 1):
+                    gram[j, first:last, a, b] = sums[a, b, : last - first]
+                    gram[j, first:last, b, a] = sums[a, b, : last - first]
+                for f in range(fixed):
+                    mixed[j, first:last, a, f] = sums[a, q + f, : last - first]
     return gram, mixed
 
 
 @inlined
+def _whole(values: FloatArray) -> FloatArray:
+    """Values by model and epoch, shape (M, n, k), with zeros up to a multiple of `EPOCHS`."""
+    n_models, n, k = values.shape
+    found = np.zeros((n_models, -(-n // EPOCHS) * EPOCHS, k))
+    found[:, :n] = values
+    return found
+
+
+@inlined
 def _group(
-    gram: FloatArray,
-    mixed: FloatArray,
     room: FloatArray,
     steps: FloatArray,
-    solved: FloatArray,
-    columns: FloatArray,
+    factors: FloatArray,
+    flat: FloatArray,
+    shape: tuple[int, int, int],
+    first: int,
+    size: int,
 ) -> None:
-    """The same under one model, of the groups whose columns these are."""
-    q, fixed = len(columns), solved.shape[1]
-    white, mean = room[:q], room[q : 2 * q]
-    squares, across = room[2 * q : (2 + q) * q], room[(2 + q) * q :]
+    """Sums over the epochs under one model, of ``size`` groups of columns from the ``first`` on.
+
+    All arrays that are gone through are flat, and places in them have no sign: slices, and a
+    comparison of each index with zero, would take longer than the sums. Rows of ``room`` are the
+    innovations of `EPOCHS` epochs of each column, the mean of the red noise, and the sums: of each
+    column with each, and with those that are fixed.
+    """
+    q, n, m = shape
+    fixed = factors.shape[1]
     room[:] = 0.0
-    for i in range(len(steps)):
+    for i in range(0, len(steps), EPOCHS):
         for a in range(q):
-            column = columns[a, i]
+            x, white = _epochs(a * n, i, n, m, first), _rows(a * EPOCHS)
+            sums = q * (EPOCHS + 1) + a * (q + fixed)
             for f in range(fixed):
-                _add_times(across[a * fixed + f], column, solved[i, f])
-            _filtered(white[a], mean[a], column, steps[i])
+                _add_times_of(room, _row(sums + q + f), flat, x, factors, i, f, size)
+            _filtered_of(room, white, _row(q * EPOCHS + a), flat, x, steps, i, size)
             for b in range(a + 1):
-                _add_product(squares[a * q + b], white[a], white[b])
-    for a in range(q):
-        for b in range(a + 1):
-            gram[:, a, b] = gram[:, b, a] = squares[a * q + b]
-        for f in range(fixed):
-            mixed[:, a, f] = across[a * fixed + f]
+                _add_products(room, _row(sums + b), white, _rows(b * EPOCHS), size)
+
+
+Four = tuple[int, int, int, int]
+"""Where rows of `EPOCHS` epochs begin in a flat array."""
+
+
+@inlined
+def _row(number: int) -> Any:  # noqa: ANN401  int
+    return np.uint64(number * AT_ONCE)
+
+
+@inlined
+def _rows(number: int) -> Any:  # noqa: ANN401  Four
+    return _row(number), _row(number + 1), _row(number + 2), _row(number + 3)
+
+
+@inlined
+def _epochs(before: int, i: int, n: int, m: int, first: int) -> Any:  # noqa: ANN401  Four
+    """Of a column behind ``before`` rows of m; that of the last epoch again beyond the last."""
+    a, b, c = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1)
+    return (
+        np.uint64((before + i) * m + first),
+        np.uint64((before + a) * m + first),
+        np.uint64((before + b) * m + first),
+        np.uint64((before + c) * m + first),
+    )
 
 
 @reordered
-def _add_product(total: FloatArray, x: FloatArray, y: FloatArray) -> None:
-    for c in range(len(total)):
-        total[c] += x[c] * y[c]
+def _filtered_of(
+    room: FloatArray,
+    white: Four,
+    mean: int,
+    flat: FloatArray,
+    x: Four,
+    steps: FloatArray,
+    i: int,
+    size: int,
+) -> None:
+    """As `_filtered`, of `EPOCHS` epochs."""
+    (d0, g0, r0), (d1, g1, r1) = _step(steps, i), _step(steps, i + 1)
+    (d2, g2, r2), (d3, g3, r3) = _step(steps, i + 2), _step(steps, i + 3)
+    for c in range(size):
+        expected = d0 * room[mean + c]
+        new = flat[x[0] + c] - expected
+        room[white[0] + c] = new * r0
+        expected = d1 * (expected + g0 * new)
+        new = flat[x[1] + c] - expected
+        room[white[1] + c] = new * r1
+        expected = d2 * (expected + g1 * new)
+        new = flat[x[2] + c] - expected
+        room[white[2] + c] = new * r2
+        expected = d3 * (expected + g2 * new)
+        new = flat[x[3] + c] - expected
+        room[white[3] + c] = new * r3
+        room[mean + c] = expected + g3 * new
+
+
+@inlined
+def _step(steps: FloatArray, i: int) -> Any:  # noqa: ANN401
+    return steps[i, 0], steps[i, 1], steps[i, 2]
+
+
+@reordered
+def _add_products(room: FloatArray, total: int, x: Four, y: Four, size: int) -> None:
+    for c in range(size):
+        near = room[x[0] + c] * room[y[0] + c] + room[x[1] + c] * room[y[1] + c]
+        late = room[x[2] + c] * room[y[2] + c] + room[x[3] + c] * room[y[3] + c]
+        room[total + c] += near + late
+
+
+@reordered
+def _add_times_of(
+    room: FloatArray,
+    total: int,
+    flat: FloatArray,
+    x: Four,
+    factors: FloatArray,
+    i: int,
+    f: int,
+    size: int,
+) -> None:
+    f0, f1, f2, f3 = factors[i, f], factors[i + 1, f], factors[i + 2, f], factors[i + 3, f]
+    for c in range(size):
+        near = flat[x[0] + c] * f0 + flat[x[1] + c] * f1
+        room[total + c] += near + flat[x[2] + c] * f2 + flat[x[3] + c] * f3
 
 
 @reordered

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from broker_filter.compiled import compiled
+from broker_filter.compiled import compiled, reordered
+from broker_filter.inference.exponential import exponential
 from broker_filter.inference.log_sum import log_sum
 from broker_filter.types import FloatArray
 
@@ -90,7 +91,7 @@ def _slopes(residuals: Residuals, z: FloatArray) -> tuple[FloatArray, FloatArray
     moved = z[None] + SMALL * np.concatenate([np.zeros((1, d)), np.eye(d)])[:, None]
     off = residuals(moved.reshape(-1, d))
     chi2, gradient, curvature = _products(off.reshape(len(off), d + 1, k))
-    scale = _scale(chi2, len(off))
+    scale = _scale_of(chi2, len(off))
     gradient, curvature = gradient / scale[:, None] - z, curvature / scale[:, None, None]
     return heights(chi2, len(off), z), gradient, curvature + np.eye(d)
 
@@ -123,11 +124,11 @@ def _products(off: FloatArray) -> Any:  # noqa: ANN401
 
 def heights(chi2: FloatArray, n: int, z: FloatArray) -> FloatArray:
     """Natural log of likelihood x prior of n residuals with these chi2, shape (k,), at z."""
-    scale = _scale(chi2, n)
+    scale = _scale_of(chi2, n)
     return np.asarray(-0.5 * n * np.log(scale) - 0.5 * chi2 / scale - 0.5 * (z**2).sum(1))
 
 
-def _scale(chi2: FloatArray, n: int) -> FloatArray:
+def _scale_of(chi2: FloatArray, n: int) -> FloatArray:
     """k^2 of the errors, never below what they claim."""
     return np.asarray(np.maximum(chi2 / n, 1.0))
 
@@ -220,11 +221,54 @@ class _Mixture:
     def log_density(self, z: FloatArray) -> FloatArray:
         """Natural log of the density of n samples together, at those samples, shape (n,)."""
         share = self._of_prior(len(z)) / len(z)
-        white = np.linalg.inv(self.root) @ (z[None] - self.centre[:, None]).swapaxes(1, 2)
-        log_size = np.log(np.einsum("mii->mi", self.root)).sum(1)
-        log_p = -0.5 * (white**2 + LN_2_PI).sum(1) - log_size[:, None]
-        own = log_sum(log_p) - math.log(len(self.centre))
+        by_axis = np.ascontiguousarray(z.T)
+        own = np.log(_density(by_axis, self.centre, self.root)) - 0.5 * len(by_axis) * LN_2_PI
         return np.asarray(np.logaddexp(math.log(share) + _log_prior(z), math.log1p(-share) + own))
 
     def _of_prior(self, n: int) -> int:
         return max(1, round(PRIOR_SHARE * n))
+
+
+@compiled
+def _density(z: FloatArray, centre: FloatArray, root: FloatArray) -> Any:  # noqa: ANN401
+    """Mean density of Gaussians, of lower triangular roots, at z, shape (d, n); shape (n,).
+
+    Without (2 pi)^(-d/2).
+    """
+    density, white = np.zeros(z.shape[1]), np.empty(z.shape)
+    square = np.empty(z.shape[1])
+    for m in range(len(centre)):
+        share, square[:] = 1 / len(centre), 0.0
+        for a in range(len(z)):
+            _move(white[a], z[a], centre[m, a])
+            for b in range(a):
+                _take_away(white[a], white[b], root[m, a, b])
+            _scale(white[a], square, 1 / root[m, a, a])
+            share /= root[m, a, a]
+        _add_exponential(density, square, share)
+    return density
+
+
+@reordered
+def _move(white: FloatArray, z: FloatArray, centre: float) -> None:
+    for k in range(len(white)):
+        white[k] = z[k] - centre
+
+
+@reordered
+def _take_away(white: FloatArray, other: FloatArray, factor: float) -> None:
+    for k in range(len(white)):
+        white[k] -= factor * other[k]
+
+
+@reordered
+def _scale(white: FloatArray, square: FloatArray, factor: float) -> None:
+    for k in range(len(white)):
+        white[k] *= factor
+        square[k] += white[k] * white[k]
+
+
+@reordered
+def _add_exponential(density: FloatArray, square: FloatArray, share: float) -> None:
+    for k in range(len(density)):
+        density[k] += share * exponential(-0.5 * square[k])
