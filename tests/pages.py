@@ -216,7 +216,7 @@ def _model(name: str) -> str:
         "exact": _exact,
         "certified": _certified,
         "posteriors": _posteriors,
-        "fit": lambda part: _fit(part, results.get("nested"), results.get("emcee")),
+        "fit": lambda part: _fit(part, *(results.get(n) for n in ("nested", "reach", "emcee"))),
     }
     parts = [table(results[name]) for name, table in tables.items() if name in results]
     missing = [name for name in (*tables, "streams") if name not in results]
@@ -341,7 +341,10 @@ def _posteriors(measured: Mapping[str, Any]) -> str:
 
 
 def _fit(
-    measured: Mapping[str, Any], nested: Mapping[str, Any] | None, emcee: Mapping[str, Any] | None
+    measured: Mapping[str, Any],
+    nested: Mapping[str, Any] | None,
+    reach: Mapping[str, Any] | None,
+    emcee: Mapping[str, Any] | None,
 ) -> str:
     """Fit and flow side by side, where the fit converges, and how it compares with samplers."""
     sides = ("fit", "flow")
@@ -389,6 +392,14 @@ def _fit(
             f" {nested['width_ratio_median']:.2f} times as large in the median; nested sampling"
             f" takes {nested['times_slower']:.0f} times as long, and"
             f" {at_equal_error(nested):.0f} times to an equal error of ln Z."
+        )
+    if reach:
+        ratios = reach["rmse_ratio"].values()
+        errors = (f"{reach[side]['median_error']['f_s']:.3f}" for side in ("fit", "nested"))
+        notes += (
+            f" On the first {reach['n']:,} events the fit's RMSE is {min(ratios):.2f} to"
+            f" {max(ratios):.2f} times nested sampling's, by parameter; the median errors of f_s"
+            f" are {' and '.join(errors)}: what both miss no exact posterior would find."
         )
     if emcee:
         notes += (

@@ -91,7 +91,7 @@ class Proof:
 
     ``fits`` beside the flow, ``nested`` beside nested sampling, and ``chains`` beside emcee; each
     takes about 0.1, 10 and 5 seconds. ``reach`` are those of which nested sampling gives the errors
-    too, 4 seconds each. ``corners`` streams at each corner of the family of noise,
+    too, 5 seconds each. ``corners`` streams at each corner of the family of noise,
     and ``skies`` events in each sky, go along the service's own path: 0.01 and 1 second each. From
     ``scale`` comes that of the network's K, 0.1 seconds each.
     """
@@ -105,7 +105,7 @@ class Proof:
     reach: int
 
 
-FULL_PROOF = Proof(2_000, 50, 20, 20_000, 500, 240, 200)
+FULL_PROOF = Proof(2_000, 50, 20, 20_000, 500, 240, 100)
 QUICK_PROOF = Proof(20, 1, 1, 40, 4, 20, 1)
 
 

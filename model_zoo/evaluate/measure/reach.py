@@ -32,7 +32,7 @@ __all__ = ["measure_reach"]
 Floats = NDArray[np.float64]
 Samples = NDArray[np.float32]
 
-LIVE = 100
+LIVE = 200
 RESAMPLED = 400  # times that the events are drawn anew for the errors of ratios
 
 
