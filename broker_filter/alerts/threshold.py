@@ -74,6 +74,9 @@ class Rule:
         given.
     trigger : float, optional
         log10 K of the network from which on certified K decides; None leaves it to the network.
+    matched : float
+        log10 K that the matched filter allows, from which on certified K decides whatever the
+        network says.
     hysteresis : float
         How far log10 K must fall below the threshold before an event ends, so that noise in K does
         not open and end events in turn.
@@ -85,6 +88,7 @@ class Rule:
 
     threshold: float
     trigger: float | None = None
+    matched: float = math.inf
     hysteresis: float = HYSTERESIS
     max_updates: int = MAX_UPDATES
     discovery: Discovery | None = None
@@ -140,7 +144,14 @@ def make_rule(settings: AlertSettings, *, card_threshold: float, window_days: fl
     else:
         threshold = CERTIFIED_THRESHOLD if certified else card_threshold
     trigger = min(settings.trigger_log10_k, threshold) if certified else None
-    return Rule(threshold, trigger, max_updates=settings.max_updates, discovery=discovery)
+    matched = math.inf if settings.trigger_matched is None else settings.trigger_matched
+    return Rule(
+        threshold,
+        trigger,
+        matched if certified else math.inf,
+        max_updates=settings.max_updates,
+        discovery=discovery,
+    )
 
 
 def budget_threshold(windows: int, false_alarms_per_night: float, window_days: float) -> float:

@@ -123,6 +123,13 @@ class AlertSettings(BaseModel):
         le=1000,
         description="log10 K of the network from which on K is certified, if that decides",
     )
+    trigger_matched: float | None = Field(
+        default=50.0,
+        ge=0,
+        le=1e6,
+        description="log10 K that the matched filter allows, from which on K is certified whatever"
+        " the network says; null: never",
+    )
     certified: bool = Field(
         default=True,
         description="whether alerts carry certified K, which takes most of the time of an alert",

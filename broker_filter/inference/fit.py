@@ -119,10 +119,16 @@ class Fitter:
         t0 in days after a fit's ``t_start``.
     noise : NoiseBounds, optional
         Constant stars against which fits have a robust K as well.
+    days : float, optional
+        Length of the windows that are fitted; where it is given the robust K counts their later
+        parts too.
     """
 
-    def __init__(self, prior: BoxPrior, *, noise: NoiseBounds | None = None) -> None:
+    def __init__(
+        self, prior: BoxPrior, *, noise: NoiseBounds | None = None, days: float | None = None
+    ) -> None:
         self._prior, self._box, self._noise = prior, LensBox(prior), noise
+        self._days = days
         self._scan = LensScan()
 
     @torch.inference_mode()
@@ -180,7 +186,8 @@ class Fitter:
         mixture, n = seen.proposals[-1]
         z = seen.z[-n:]
         log_ratio = prior_log_density(z) - mixture.log_density(z, n)
-        return robust_k(problem.likelihood, self._box.theta(z), log_ratio, families, draw)
+        theta = self._box.theta(z)
+        return robust_k(problem.likelihood, theta, log_ratio, families, draw, self._days)
 
     def _bend(self, modes: Modes) -> Bend:
         """Of the slope that log10 tE has at the highest mode."""

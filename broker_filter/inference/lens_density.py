@@ -16,6 +16,10 @@ __all__ = ["LensDensity"]
 
 MIXED_SCALES: Final = 16
 """Scales in the lens's prior: a tenth of a nat is lost between two of them at 1,000 epochs."""
+WHITE, LIKELY = 0.2, 0.6
+"""Weights of white noise and of the red noise that a star's nights had, where these are known."""
+LEAST: Final = 0.05
+"""Of the bound, which a likely amplitude has at least."""
 STEPS: Final = 5
 """Of a prior that is uniform in log f_s."""
 
@@ -25,8 +29,9 @@ class LensDensity:
 
     Flux is ``g + f_s (A - 1)`` with a Gaussian baseline g and a share f_s of the light that is
     lensed, both integrated in closed form, plus noise of the family, for which a few amplitudes,
-    times and scales stand: white noise and the likely scale with half of the weight. Any such
-    density keeps the bound on E; one that is near the truth makes it large.
+    times and scales stand: white noise and the likely scale with half of the weight, or, where the
+    star's nights have been seen, most of it at the red noise that they had. Any such density keeps
+    the bound on E; one that is near the truth makes it large.
 
     Parameters
     ----------
@@ -108,8 +113,14 @@ def _mixed(family: NoiseFamily) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Amplitudes and times of the lens's prior on the noise, and the weight of each."""
     low, high = family.tau_days
     times = np.geomspace(max(low, 0.1), min(high, 10.0), 3)
-    if family.red_noise <= 0:
+    bound, likely = family.red_noise, family.likely_red_noise
+    if bound <= 0:
         return np.zeros(1), times[:1], np.ones(1)
-    pairs = [(share * family.red_noise, tau) for share in (1 / 3, 2 / 3, 1.0) for tau in times]
-    amplitude, tau = np.array([(0.0, times[0]), *pairs]).T
-    return amplitude, tau, np.array([0.5, *[0.5 / len(pairs)] * len(pairs)])
+    white, own = (0.5, 0.0) if likely is None else (WHITE, LIKELY)
+    levels = [(share * bound, (1 - white - own) / 3) for share in (1 / 3, 2 / 3, 1.0)]
+    if likely is not None:
+        levels.append((min(max(likely, LEAST * bound), bound), own))
+    noises = [(0.0, times[0], white)]
+    noises += [(level, tau, share / len(times)) for level, share in levels for tau in times]
+    amplitude, tau, share = np.array(noises).T
+    return amplitude, tau, share

@@ -58,6 +58,7 @@ class NoiseBounds:
             scale=scale,
             red_noise=_red_noise(usual, history),
             likely_scale=likely,
+            likely_red_noise=math.sqrt(history.night_squares - _own_noise(history)),
             nights=round(history.nights),
         )
 
@@ -79,10 +80,14 @@ def _scales(usual: NoiseFamily, history: SourceHistory) -> tuple[tuple[float, fl
     return bounds, joined(usual.likely_scale, own)
 
 
+def _own_noise(history: SourceHistory) -> float:
+    """Mean square of a night's offset that is the noise of its epochs."""
+    return min(history.error_scale**2 * history.night_expected, history.night_squares)
+
+
 def _red_noise(usual: NoiseFamily, history: SourceHistory) -> float:
     """Bound of the amplitude: scatter of nights beyond that of their epochs, and its error."""
     nights, squares = history.nights, history.night_squares
-    own_noise = min(history.error_scale**2 * history.night_expected, squares)
-    square = squares - own_noise + MARGIN * squares * math.sqrt(2 / nights)
+    square = squares - _own_noise(history) + MARGIN * squares * math.sqrt(2 / nights)
     share = nights / (nights + ENOUGH_NIGHTS)
     return math.sqrt((1 - share) * usual.red_noise**2 + share * square)

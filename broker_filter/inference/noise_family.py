@@ -57,6 +57,9 @@ class NoiseFamily:
         At most 2 and 1.
     likely_scale : float
         Factor on the errors to which the lens's prior on the noise gives half of its weight.
+    likely_red_noise : float, optional
+        Amplitude of the red noise to which that prior gives most of its weight: what the star's
+        nights had so far.
     nights : int
         Of the star's history behind these bounds.
     """
@@ -67,6 +70,7 @@ class NoiseFamily:
     wrong_epochs: int = 2
     wrong_nights: int = 1
     likely_scale: float = 1.0
+    likely_red_noise: float | None = None
     nights: int = 0
 
 
@@ -82,12 +86,15 @@ class SourceLight:
         Flux - 1, and its quoted error.
     baseline_error : float
         1-sigma.
+    unit : float, optional
+        Median error of the epochs that these are a part of.
     """
 
     t: FloatArray
     residual: FloatArray
     sigma: FloatArray
     baseline_error: float
+    unit: float | None = None
 
     def __len__(self) -> int:
         return len(self.t)
@@ -95,7 +102,7 @@ class SourceLight:
     @cached_property
     def median_error(self) -> float:
         """Unit of the red noise's amplitude."""
-        return float(np.median(self.sigma))
+        return float(np.median(self.sigma)) if self.unit is None else self.unit
 
     @cached_property
     def nights(self) -> list[IntArray]:
@@ -108,6 +115,12 @@ class SourceLight:
             for night, length in zip(nights, lasts, strict=True)
             if len(night) > 1 and length <= LONGEST_NIGHT
         ]
+
+    def since(self, start: float) -> SourceLight:
+        """The epochs from a time on, days; the unit of the noise stays what it is."""
+        late = self.t >= start
+        columns = self.t[late], self.residual[late], self.sigma[late]
+        return SourceLight(*columns, self.baseline_error, self.median_error)
 
     def without(self, epoch: int) -> SourceLight:
         """The same where one epoch has next to no weight."""

@@ -4,6 +4,12 @@ Certified K asks whether a lens explains the data better than a constant star wi
 the quoted size. On the real sky errors are misjudged, nights correlate and single epochs are wrong;
 `broker_filter.inference.noise_family` holds such stars, and K against the best of them keeps the
 bound P(K >= k) <= 1/k for each.
+
+Epochs long before an event say nothing of it, but each has to be as probable with a lens as under
+the best member of the family, which is chosen once all are known: so a short event is worth less in
+a long window. K is therefore a mean of that of the whole window and of those of its later parts,
+which begin at fixed times. Each of them keeps the bound at any moment, so their mean does, and with
+it any part of the mean.
 """
 
 from __future__ import annotations
@@ -28,6 +34,9 @@ from broker_filter.types import FloatArray, NoiseFit, RobustK
 __all__ = ["robust_k", "source_lights"]
 
 MOST_SAMPLES = 200
+EIGHTHS = 8
+WHOLE, PART = 0.8, 0.2 / (EIGHTHS - 1)
+"""Shares in the mean of the whole window, and of each part: one begins with each other eighth."""
 SEARCHES = 2
 """Times that what the best lens so far leaves over is looked for."""
 SMALLEST = 1e-6  # of the error of a baseline, relative
@@ -39,6 +48,7 @@ def robust_k(
     log_ratio: Tensor,
     families: Sequence[NoiseFamily],
     draw: torch.Generator,
+    days: float | None = None,
 ) -> RobustK:
     """Estimate E, the lens's marginal likelihood over the largest one of the family.
 
@@ -54,24 +64,59 @@ def robust_k(
         One of each source.
     draw : torch.Generator
         Picks the samples that are used where there are more than `MOST_SAMPLES`.
+    days : float, optional
+        Length of the window, of which later parts count too; without it the whole alone does.
     """
     rows = torch.randperm(len(theta), generator=draw)[:MOST_SAMPLES]
     signal = likelihood.excess(theta[rows]).numpy().T
-    lights = source_lights(likelihood)
-    log_weight = log_ratio[rows].double().numpy()
-    found = []
-    spans = _spans(likelihood)
-    for (first, last), light, family in zip(spans, lights, families, strict=True):
-        best = log_supremum(light, family)
-        density = _log_density(likelihood, light, family, signal[first:last], best)
-        log_weight = log_weight + density - best.log_density
-        found.append(_noise_fit(light, family, best))
+    whole = [
+        (light, family, signal[first:last])
+        for (first, last), light, family in zip(
+            _spans(likelihood), source_lights(likelihood), families, strict=True
+        )
+    ]
+    log_e, found = _log_e(likelihood, whole)
+    if days is not None:
+        of_all, log_e = log_e, log_e + math.log(WHOLE)
+        for start in _latest_parts(float(likelihood.days.max()), days):
+            part = [(light.since(start), family, s[light.t >= start]) for light, family, s in whole]
+            part = [each for each in part if len(each[0])]
+            fewer = sum(len(light) for light, *_ in part) < len(likelihood)
+            of_part = _log_e(likelihood, part)[0] if fewer else of_all
+            log_e = np.logaddexp(log_e, of_part + math.log(PART))
+    log_weight = log_ratio[rows].double().numpy() + log_e
     top = float(log_weight.max())
     weight = np.exp(log_weight - top)
     mean = float(weight.mean())
     effective = float(weight.sum() ** 2 / np.square(weight).sum())
     error = math.sqrt(max(1 / effective - 1 / len(weight), 0.0)) / LN_10
     return RobustK((top + math.log(mean)) / LN_10, error, effective, tuple(found))
+
+
+def _latest_parts(last: float, days: float) -> list[float]:
+    """Where the last two parts begin, in days: the others add to the mean, and are left out.
+
+    By the time of the last epoch alone, not by what was measured.
+    """
+    eighth = days / EIGHTHS
+    latest = min(math.floor(last / eighth), EIGHTHS - 1)
+    return [eighth * start for start in (latest - 1, latest) if start > 0]
+
+
+def _log_e(
+    likelihood: Likelihood, sources: Sequence[tuple[SourceLight, NoiseFamily, FloatArray]]
+) -> tuple[FloatArray, list[NoiseFit]]:
+    """Natural log of the density with each lens over the largest of the family, of all sources.
+
+    And the noise of each source under which that one is reached.
+    """
+    log_e, found = np.zeros(sources[0][2].shape[1]), []
+    for light, family, signal in sources:
+        best = log_supremum(light, family)
+        density = _log_density(likelihood, light, family, signal, best)
+        log_e = log_e + density - best.log_density
+        found.append(_noise_fit(light, family, best))
+    return log_e, found
 
 
 def _log_density(

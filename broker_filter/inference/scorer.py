@@ -1,6 +1,6 @@
 """Runs the network on windows: log10 K of many, posterior samples of the few that alert.
 
-Most windows are of constant stars, and the matched filter alone says so (`Scorer.settled`).
+Most windows are of constant stars, and the matched filter alone says so (`Scorer.ceiling`).
 
 Every call of the network has one of a few fixed shapes (a full chunk of one bucket), so that a
 window's K does not depend on which other windows came with it.
@@ -90,7 +90,7 @@ class _Model:
             network,
             FlowSampler(network.estimator),
             prior,
-            Fitter(prior, noise=noise),
+            Fitter(prior, noise=noise, days=entry.window_days),
             tuple(entry.config["window"]["buckets"]),
             network.summary_width,
         )
@@ -174,16 +174,14 @@ class Scorer:
                 scored.log10_k[own[rows]] = model.entry.rescaled(log10_k)
                 scored.summary[torch.from_numpy(own[rows]), : model.width] = s[: len(rows)]
 
-    def settled(self, batch: WindowBatch, log10_k: float) -> NDArray[np.bool_]:
-        """Which windows cannot reach a log10 K, by the matched filter alone; shape (B,).
+    def ceiling(self, batch: WindowBatch, log10_k: float) -> NDArray[np.float64]:
+        """The log10 K that windows can reach at most, by the matched filter alone; shape (B,).
 
-        Whether a window is among them does not depend on the others.
+        Below ``log10_k`` it may be given too low. That of a window does not depend on the others.
         """
         if self._device.type == "cpu":
-            most = scan.ceiling(batch, self.entry.window_days, log10_k, self.threads)
-        else:
-            most = scan.ceiling_of(self._significances(batch))
-        return np.asarray(most < log10_k)
+            return scan.ceiling(batch, self.entry.window_days, log10_k, self.threads)
+        return scan.ceiling_of(self._significances(batch))
 
     @torch.inference_mode()
     def _significances(self, batch: WindowBatch) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ halves share it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -179,24 +180,28 @@ class Assessment:
         keys = list(zip(batch.survey, batch.star, batch.band, strict=True))
         memories = [self._memories[origin.key] for origin in work.origins]
         began = time.perf_counter()
-        scored, held = self._score(batch, keys, memories)
+        scored, held, stands_out = self._score(batch, keys, memories)
         self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="evidence")
         self._metrics.observe("batch_windows", len(batch))
         self._metrics.observe("batch_fill_ratio", batch.n.sum() / max(batch.mjd_tai.size, 1))
-        return self._decide(work, batch, scored, np.flatnonzero(held).tolist(), now_ms)
+        rows = np.flatnonzero(held).tolist()
+        return self._decide(work, batch, scored, rows, stands_out, now_ms)
 
     def _score(
         self, batch: WindowBatch, keys: Sequence[EventKey], memories: Sequence[Memory]
-    ) -> tuple[Scored, NDArray[np.bool_]]:
-        """The network's K of windows that can change anything, and which of them belong to events.
+    ) -> tuple[Scored, NDArray[np.bool_], NDArray[np.bool_]]:
+        """K by the network of windows that can change anything; those of events, and those apart.
 
-        Those are of stars that have an event, or get one with an earlier row; a window of one is
-        never settled by the scan.
+        Of events are those of stars that have one, or get one with an earlier row; the scan settles
+        none of them. Apart stand those that the matched filter alone calls for.
         """
         held = np.array([memory.holds(key) for memory, key in zip(memories, keys, strict=True)])
-        seen = held | ~self._settled(batch)
+        ceiling = self._ceiling(batch)
+        stands_out = ceiling >= self._rule.matched
+        seen = held | stands_out
+        seen |= ceiling >= self._rule.certify_from if self._options.cascade else True
         scored = self._scorer.score(batch) if seen.all() else self._scorer.score(batch, seen)
-        above = np.flatnonzero(scored.log10_k >= self._rule.certify_from)
+        above = np.flatnonzero((scored.log10_k >= self._rule.certify_from) | stands_out)
         opened = {keys[row]: row for row in reversed(above.tolist())}
         held |= [opened.get(key, row + 1) <= row for row, key in enumerate(keys)]
         if (late := held & ~seen).any():
@@ -204,32 +209,41 @@ class Assessment:
         seen |= held
         self._metrics.observe("log_bayes_factor", scored.log10_k[seen])
         self._metrics.inc("windows_settled_total", int((~seen).sum()))
-        return scored, held
+        return scored, held, stands_out
 
-    def _settled(self, batch: WindowBatch) -> NDArray[np.bool_]:
-        """The windows whose K the matched filter alone shows to be too low for an event."""
-        if not self._options.cascade:
-            return np.zeros(len(batch), np.bool_)
+    def _ceiling(self, batch: WindowBatch) -> NDArray[np.float64]:
+        """The log10 K that the matched filter allows each window; nothing where nobody asks."""
+        matched = self._rule.matched
+        least = min(self._rule.certify_from, matched) if self._options.cascade else matched
+        if least == math.inf:
+            return np.full(len(batch), -math.inf)
         began = time.perf_counter()
-        settled = self._scorer.settled(batch, self._rule.certify_from)
+        ceiling = self._scorer.ceiling(batch, least)
         self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="scan")
-        return settled
+        return ceiling
 
     def _decide(
-        self, work: Work, batch: WindowBatch, scored: Scored, rows: Sequence[int], now_ms: int
+        self,
+        work: Work,
+        batch: WindowBatch,
+        scored: Scored,
+        rows: Sequence[int],
+        stands_out: NDArray[np.bool_],
+        now_ms: int,
     ) -> list[Alert]:
         """Take up windows of events; no other can change anything."""
         keys = list(zip(batch.survey, batch.star, batch.band, strict=True))
         memories = [self._memories[origin.key] for origin in work.origins]
-        above = scored.log10_k >= self._rule.certify_from
+        triggered = (scored.log10_k >= self._rule.certify_from) | stands_out
         others = OtherBands(work, rows, self._scorer)
         alerts, forgotten = [], deque(work.forgotten)
         for row in rows:
             self._forget(forgotten, row)
             # An earlier row of the same star may have opened its event, or ended it.
-            if not (above[row] or memories[row].holds(keys[row])):
+            if not (triggered[row] or memories[row].holds(keys[row])):
                 continue
-            window = Candidate(batch, scored, row, keys[row], memories[row])
+            known = batch, scored, row, keys[row], memories[row]
+            window = Candidate(*known, bool(stands_out[row]))
             times = ProcessingTimes(work.origins[row].received_ms or None, now_ms, now_ms)
             alert = self._take_safely(window, others, times)
             # A silent alert was needed all the same: its peak decides how the event ends.

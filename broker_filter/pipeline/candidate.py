@@ -136,6 +136,8 @@ class Candidate:
     row: int
     key: EventKey
     memory: Memory
+    stands_out: bool = False
+    """Whether the matched filter alone calls for a look."""
 
     @property
     def log10_k(self) -> float:

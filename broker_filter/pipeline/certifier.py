@@ -86,15 +86,15 @@ class Certifier:
     def certified(self, window: Candidate) -> Certified:
         """The certification that counts now: the last one of the window, or a new one.
 
-        None once the network's K has fallen so far below the trigger that it decides by itself, and
-        where none is wanted.
+        None once the network's K has fallen so far below the trigger that it decides by itself, if
+        the matched filter does not object, and where none is wanted.
         """
         known, key = window.memory.certifications, window.key
         rule = self._options.rule
         last, own = known.get(key), window.certification
         if not self._options.certified:
             return Certified()
-        if rule.forgets(window.log10_k):
+        if rule.forgets(window.log10_k) and not window.stands_out:
             if own is None:
                 known.pop(key, None)
             else:
@@ -104,7 +104,8 @@ class Certifier:
         moved_on = own is None and last is not None and not last.is_void
         if own is None and not moved_on:
             known.pop(key, None)
-        worth_it = moved_on or window.log10_k >= rule.certify_from
+        triggered = window.log10_k >= rule.certify_from or window.stands_out
+        worth_it = moved_on or triggered
         if worth_it and self._is_due(window):
             return self._certify(window)
         return Certified(None if own is None or own.is_void else own)

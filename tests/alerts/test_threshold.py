@@ -130,3 +130,19 @@ def test_the_rate_breaks_where_only_windows_that_were_looked_at_are_counted() ->
         rule = Discovery(RATE, max(int((k > 1).sum()), 1))
         shares.append(false_share(k, np.ones(N, np.bool_), rule))
     assert np.mean(shares) > 2 * RATE
+
+
+@pytest.mark.parametrize(
+    ("settings", "matched"),
+    [
+        ({}, 50.0),
+        ({"trigger_matched": 9.0}, 9.0),
+        ({"trigger_matched": None}, math.inf),
+        ({"decide_on": "network"}, math.inf),
+    ],
+)
+def test_the_matched_filter_calls_for_looks_where_certified_k_decides(
+    settings: dict[str, object], matched: float
+) -> None:
+    made = make_rule(AlertSettings.model_validate(settings), card_threshold=CARD, window_days=DAYS)
+    assert made.matched == matched

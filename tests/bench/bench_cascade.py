@@ -34,7 +34,7 @@ def constant_stars(n: int, epochs: int) -> WindowBatch:
 
 def cascaded(scorer: Scorer, batch: WindowBatch, log10_k: float) -> None:
     """Settle what can be settled, and evaluate the others."""
-    scorer.score(batch, ~scorer.settled(batch, log10_k))
+    scorer.score(batch, scorer.ceiling(batch, log10_k) >= log10_k)
 
 
 def measure(*, quick: bool = False) -> list[Figure]:

@@ -60,3 +60,10 @@ def test_few_nights_give_way_to_the_survey() -> None:
 def test_nights_of_one_epoch_say_nothing_of_the_factor() -> None:
     found = BOUNDS.family("ogle", nights(50, each=1))
     assert found.scale == GROUND.scale
+
+
+def test_the_red_noise_that_nights_had_is_likely() -> None:
+    found = BOUNDS.family("ogle", nights(100, scale=1.5, red_noise=0.4))
+    assert found.likely_red_noise == pytest.approx(0.4)
+    assert BOUNDS.family("ogle", nights(100)).likely_red_noise == pytest.approx(0, abs=1e-6)
+    assert BOUNDS.family("ogle", None).likely_red_noise is None

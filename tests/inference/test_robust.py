@@ -114,3 +114,35 @@ def test_a_wild_epoch_is_no_reason_against_a_lens_where_the_event_has_wilder_one
     assert robust[0] is not None
     assert robust[1] is not None
     assert robust[1].log10_k > 0.6 * robust[0].log10_k
+
+
+def of_a_window(of: StarEpochs, days: float | None) -> float:
+    fitter = Fitter(PRIOR, noise=NoiseBounds(FAMILY), days=days)
+    found = fitter(of, 60_000.0, torch.empty(0, 5), 1)
+    assert isinstance(found, Fit)
+    assert found.robust is not None
+    return found.robust.log10_k
+
+
+def test_later_parts_of_a_window_cost_a_tenth_of_a_dex_at_most() -> None:
+    of = epochs(12, height=1.5)
+    whole, mean = of_a_window(of, None), of_a_window(of, 20.0)
+    assert mean >= whole + np.log10(0.8) - 1e-9
+    # The window has been seen for less than an eighth of its length.
+    assert of_a_window(of, 200.0) == pytest.approx(whole + np.log10(0.8))
+
+
+def test_wild_epochs_long_before_an_event_do_not_count_against_it() -> None:
+    of = epochs(13, height=0.5)
+    flux = of.flux.copy()
+    flux[[2, 9, 13, 20]] += (0.5, -0.4, 0.3, -0.5)
+    wild = replace(of, flux=flux)
+    assert of_a_window(wild, 10.0) > of_a_window(wild, None) + 1
+
+
+def test_a_part_keeps_the_unit_of_its_noise() -> None:
+    (light,) = source_lights(Likelihood(epochs(14), 60_000.0, PRIOR))
+    light = replace(light, sigma=np.where(light.t < 12, 0.02, 0.08))
+    part = light.since(12.0)
+    assert len(part) == (light.t >= 12).sum()
+    assert part.median_error == light.median_error == pytest.approx(0.02)

@@ -17,7 +17,7 @@ from broker_filter.pipeline.assessment import Assessment
 from broker_filter.pipeline.batcher import Origin, Work
 from broker_filter.pipeline.options import AssessmentOptions
 from broker_filter.state.partition import PartitionState
-from broker_filter.types import Fit, NotFitted, SourceFit, StarEpochs, WindowBatch
+from broker_filter.types import Fit, FloatArray, NotFitted, SourceFit, StarEpochs, WindowBatch
 
 START = 60_000.0
 
@@ -29,11 +29,15 @@ class Script:
     network: float = 0.0
     certified: float = 0.0
     fits: list[float] = field(default_factory=list)
+    matched: float = 0.0
     t0: float = 9.0  # days after the window's start
     not_fitted: bool = False
 
     def score(self, batch: WindowBatch) -> Scored:
         return Scored(np.full(len(batch), self.network), batch.t_start)  # type: ignore[arg-type]
+
+    def ceiling(self, batch: WindowBatch, _: float) -> FloatArray:
+        return np.full(len(batch), self.matched)
 
     def posterior(self, *window: Any) -> Any:
         """``window`` is scored, row, samples and seed."""
@@ -141,6 +145,35 @@ def test_a_void_certificate_decides_nothing() -> None:
     star.look(-0.5, 0.0)
     assert star.look(0.5, 9.0) == []  # between void and trigger: neither old nor new certificate
     assert len(star.script.fits) == 1
+
+
+def test_the_matched_filter_calls_for_looks_that_the_network_does_not() -> None:
+    """An event of one night may look to the network like noise that comes with bad nights."""
+    star = Star(Rule(3.0, trigger=2.0, matched=50.0))
+    star.script.matched = 49.0
+    assert star.look(0.5, 9.0) == []
+    assert star.script.fits == []
+    star.script.matched = 51.0
+    assert star.look(0.5, 2.0) == []
+    assert star.counts == [1]
+    star.look(0.5, 9.0)  # neither K has grown, and it is a tenth of a day later
+    assert star.counts == [1]
+    star.n += 10
+    (alert,) = star.look(0.5, 9.0)
+    assert (alert.state, alert.log10_k) == ("new", 0.5)
+    assert alert.certified is not None
+    assert (alert.certified.log10_k, alert.certified.look) == (9.0, 2)
+
+
+def test_a_certificate_counts_while_the_window_stands_out() -> None:
+    star = Star(Rule(3.0, trigger=2.0, matched=50.0))
+    star.script.matched = 51.0
+    assert [a.state for a in star.look(2.5, 9.0)] == ["new"]
+    star.look(0.5, 9.0)  # the network's K alone would make the certificate void
+    assert len(star.script.fits) == 1
+    star.n += 10
+    star.look(0.5, 9.0)
+    assert len(star.script.fits) == 2
 
 
 def test_a_certificate_of_the_window_before_is_not_used() -> None:

@@ -809,8 +809,8 @@ def test_a_topic_that_goes_leaves_its_stars_to_the_others(alerts: list[Alert]) -
 class CascadedScorer(PeakScorer):
     """Settles windows whose K is low, and gives K of the windows that it is asked for alone."""
 
-    def settled(self, batch: WindowBatch, log10_k: float) -> Any:
-        return super().score(batch).log10_k < log10_k - 1
+    def ceiling(self, batch: WindowBatch, _: float) -> Any:
+        return super().score(batch).log10_k + 1
 
     def score(self, batch: WindowBatch, chosen: Any = None) -> Scored:
         scored = super().score(batch)
