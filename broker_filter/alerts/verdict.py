@@ -36,8 +36,10 @@ SHARES: Final[Mapping[str, tuple[str, float]]] = {
 }
 """The class of each model, and its share of the class's rate."""
 
-SURE: Final = 0.9
-"""Probability from which on a class is the verdict."""
+SURE, SURE_OF_LENS = 0.9, 0.95
+"""Probability from which on a class is the verdict; telescopes follow a lens."""
+
+LENSES: Final = ("microlensing", "anomalous-lens")
 
 REPEATED, REPEATS = 0.1, 3
 """Factor on the rates of lenses for each earlier event, up to so many: hardly a star is lensed
@@ -51,7 +53,7 @@ ESTABLISHED: Final = 3.0
 """Dex above noise and wrong epochs from which on an event counts in the star's record."""
 
 VARIES: Final = 2
-"""Earlier events from which on a star is known to vary."""
+"""Earlier events from which on a star is known to vary: no lens is the verdict on a further one."""
 
 KNOWN: Final = 1e3
 """Factor on the rate of variables for a star that a catalogue calls one."""
@@ -175,7 +177,7 @@ def _model_probabilities(found: Findings, record: Record, rates: Rates) -> dict[
 
 def _by_record(kind: str, record: Record) -> float:
     """Factor on a class's rate from what is known of the star."""
-    if kind in ("microlensing", "anomalous-lens"):
+    if kind in LENSES:
         return float(REPEATED ** min(record.earlier_events, REPEATS))
     return KNOWN if kind == "variable" and record.label else 1.0
 
@@ -184,7 +186,7 @@ def _doubt(
     found: Findings, record: Record, probability: float, first: str, second: str, model: str
 ) -> str:
     """Why there is no verdict and what would settle it; empty where there is one."""
-    if probability < SURE:
+    if probability < (SURE_OF_LENS if first in LENSES else SURE):
         return f"{first} ({probability:.0%}) or {second}: {_settles(found, first, second)}"
     against = found.log10_evidence[model]
     if first in LOOK_ALIKES and against < DECISIVE:
@@ -192,6 +194,11 @@ def _doubt(
     if first in LOOK_ALIKES and found.too_long and not record.label:
         return (
             f"{first}, or a lens longer than the model allows for: a fit of longer ones settles it"
+        )
+    if first in LENSES and record.earlier_events >= VARIES:
+        return (
+            f"{first} by its shape, but hardly a star is lensed twice, and this one had"
+            f" {record.earlier_events} events before; what they were settles it"
         )
     best = max(found.least_scale, LEAST_SCALE)
     if first == "microlensing" and found.scale > min(POOR_SCALE * best, WORST_SCALE):

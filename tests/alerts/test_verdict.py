@@ -80,13 +80,25 @@ def test_an_event_is_one_where_noise_does_not_describe_it() -> None:
 
 
 def test_a_star_that_had_events_before_is_hardly_lensed_again() -> None:
-    close = found(outburst=-1.5)
+    close = found(outburst=-2.0)
     assert verdict_of(close, Record(), RATES).verdict == "microlensing"
     assert verdict_of(close, Record(earlier_events=1), RATES).verdict == "unclear"
+    far = verdict_of(found(), Record(earlier_events=2), RATES)
+    assert far.verdict == "unclear"
+    assert "2 events before" in far.reason
     close = found(outburst=1.2)
     again = verdict_of(close, Record(earlier_events=2), RATES)
     assert again.verdict == "outburst"
     assert "earlier events of the star: 2" in again.reason
+
+
+def test_a_lens_needs_a_probability_of_19_in_20() -> None:
+    said = verdict_of(found(outburst=-1.5), Record(), RATES)
+    assert 0.9 < said.probabilities["microlensing"] < 0.95
+    assert said.verdict == "unclear"
+    other = verdict_of(found(outburst=1.5), Record(), RATES)
+    assert other.probabilities["outburst"] > 0.9
+    assert other.verdict == "outburst"
 
 
 def test_a_catalogued_variable_needs_more_evidence() -> None:
