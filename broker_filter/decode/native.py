@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import compress
 from typing import Any, TypeVar
 
@@ -312,7 +313,16 @@ def _stars(block: Mapping[str, Any]) -> list[StarId]:
             "bad_star_id",
             f"star ids are {dtype[:16]!r}; 1 to {MAX_STAR_ID_BYTES} bytes are allowed",
         )
-    ids: list[Any] = _column(block, "starId", _STAR).tolist()
+    return _star_ids(dtype, _column(block, "starId", _STAR).tobytes())
+
+
+@lru_cache(maxsize=1)
+def _star_ids(dtype: str, data: bytes) -> list[StarId]:
+    """Ids of a column; those of the column before, if it is the same, as of one field's exposures.
+
+    The list is shared and must not be changed.
+    """
+    ids: list[Any] = np.frombuffer(data, _STAR[dtype]).tolist()
     if dtype == "<i8":
         return ids
     if not all(ids):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from zlib import crc32
 
@@ -81,21 +81,21 @@ class Instruments:
             self.other[other] = code
         return code
 
-    def names(self, rows: IntArray, bands: Iterable[str]) -> list[tuple[tuple[str, str], ...]]:
+    def names(self, rows: IntArray, bands: Sequence[str]) -> list[tuple[tuple[str, str], ...]]:
         """Band and name of the sources of each row of codes, shape (B, S), as readers see them.
 
         Codes of -1 have none; ``bands`` are those of the windows. Most rows are alike, and share
         one tuple.
         """
-        found: dict[tuple[bytes, str], tuple[tuple[str, str], ...]] = {}
-        names = []
-        for row, window_band in zip(rows, bands, strict=True):
-            key = (row.tobytes(), window_band)
-            if key not in found:
-                labels = (self._label[code] for code in row.tolist() if code >= 0)
-                found[key] = tuple((band or window_band, name) for band, name in labels)
-            names.append(found[key])
-        return names
+        if len(rows) and (rows == rows[0]).all() and bands.count(bands[0]) == len(bands):
+            return [self._names(rows[0].tolist(), bands[0])] * len(rows)
+        keys = list(zip(map(tuple, rows.tolist()), bands, strict=True))
+        found = {key: self._names(*key) for key in set(keys)}
+        return [found[key] for key in keys]
+
+    def _names(self, codes: Sequence[int], window_band: str) -> tuple[tuple[str, str], ...]:
+        labels = (self._label[code] for code in codes if code >= 0)
+        return tuple((band or window_band, name) for band, name in labels)
 
     def state(self) -> dict[str, Column]:
         """A copy of the sources, as columns for a snapshot."""

@@ -100,6 +100,8 @@ class Reading:
 
         The errors of different tracks are independent.
         """
+        if self.units.error.shape[1] == 1:
+            return np.where(self.window.n > 0, self.units.error[:, 0], 0.0)
         sigma = np.where(_valid(self.window), self.window.error, np.inf).astype(np.float64)
         weight = sigma**-2
         total = weight.sum(axis=1)

@@ -64,6 +64,10 @@ class Stars:
         tables = sum(map(sys.getsizeof, (self.name, *self._slot_of.values())))
         return arrays + tables + SLOT_BYTES * len(self) + self._text_bytes
 
+    def names(self, slots: IntArray) -> list[StarId]:
+        """The star of each of these slots."""
+        return list(map(self.name.__getitem__, slots.tolist()))
+
     def series(self, slots: IntArray) -> list[Series]:
         """Survey and band of each of these slots."""
         return [self._series[code] for code in self._series_of[slots].tolist()]

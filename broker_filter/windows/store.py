@@ -351,7 +351,7 @@ class WindowStore:
         bands = [band for _, band in series]
         return WindowBatch(
             slot=slot,
-            star=[self.star[i] for i in slot.tolist()],
+            star=self._stars.names(slot),
             survey=[survey for survey, _ in series],
             band=bands,
             coordinates=self._stars.coordinates(slot),

@@ -24,7 +24,7 @@ from broker_filter.photometry.statistics import (
     roughness_scale,
     weighted_mean,
 )
-from broker_filter.types import FloatArray, IntArray
+from broker_filter.types import HISTORY, FloatArray, IntArray
 from broker_filter.windows.arrays import grown
 from broker_filter.windows.nights import NightSums, night_sums
 
@@ -396,12 +396,16 @@ class Tracks:
 
     def _history(self, t: IntArray, scale: FloatArray) -> FloatArray:
         """Columns `broker_filter.types.HISTORY`, in units of errors times ``scale``."""
-        sums = self._night_sums(t)
+        found = np.zeros((len(t), len(HISTORY)))
+        found[:, HISTORY.index("error_scale")] = 1.0 / scale
+        rows = np.flatnonzero(t)  # of all others nothing is known
+        sums, scale = self._night_sums(t[rows]), scale[rows]
         nights, freedom = np.maximum(sums.nights, 1.0), np.maximum(sums.freedom, 1.0)
         error_scale = np.where(sums.freedom > 0, np.sqrt(sums.within / freedom), 1.0) / scale
         squares = sums.squares / nights / np.square(scale)
         columns = (sums.nights, sums.freedom, error_scale, squares, sums.expected / nights)
-        return np.stack(columns, axis=1)
+        found[rows] = np.stack(columns, axis=1)
+        return found
 
     def _studentised(
         self, t: IntArray, off: FloatArray, weight: FloatArray, group: IntArray
@@ -441,16 +445,18 @@ class Tracks:
         The error is scaled by the scatter of nights, in place of that of points once there are
         enough of them, and of cells: noise that lasts for days shows in the latter alone.
         """
-        known = self.count[t] >= least
+        found = np.full((2, len(t)), np.nan)
+        rows = np.flatnonzero(self.count[t] >= least)
+        t = t[rows]
         scatter = np.maximum(reduced_chi2(self.squares[t], self.count[t].astype(np.int64)), 1.0)
         nights = self._night_sums(t)
         of_nights = nights.squares / np.where(nights.expected > 0, nights.expected, 1.0)
         share = nights.nights / (nights.nights + SHORT_NIGHTS)
         scatter += share * (of_nights - scatter)
         of_cells = reduced_chi2(self.between[t], self.cells[t].astype(np.int64))
-        scatter = np.maximum(scatter, of_cells)
-        error = np.sqrt(scatter / np.where(known, self.weight[t], 1.0))
-        return np.where(known, self.mean[t], np.nan), np.where(known, error, np.nan)
+        found[0, rows] = self.mean[t]
+        found[1, rows] = np.sqrt(np.maximum(scatter, of_cells) / self.weight[t])
+        return found[0], found[1]
 
     def _scale(self, t: IntArray) -> FloatArray:
         return _significant(residual_scale(self.residuals[t]), self.count[t])
@@ -482,9 +488,9 @@ class Tracks:
         """
         level, error = self.known(track)
         history = self.history[track].astype(np.int64)
-        scale = self._scale(history)
-        young = np.flatnonzero(self.count[history] < MIN_HISTORY)
-        if len(young):
+        scale, is_young = np.ones(len(track)), self.count[history] < MIN_HISTORY
+        scale[~is_young] = self._scale(history[~is_young])
+        if len(young := np.flatnonzero(is_young)):
             part = window.take(young)
             rough = roughness_scale(part.time, part.flux, part.error, part.n)
             scale[young] = _significant(rough, part.n)
