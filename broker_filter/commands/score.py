@@ -76,13 +76,15 @@ def run(args: argparse.Namespace) -> int:
     """
     from broker_filter.client.save import parquet_file, plot_files
     from broker_filter.replay.lightcurves.stream import load
-    from broker_filter.scoring.star_scorer import scorer_of
 
     curves, unreadable = load(args.files, lambda path: _read(args, path), _note)
     for line in unreadable:
         _note(line)
     folder = None if args.model is None else Path(args.model)
-    scorer = scorer_of(folder if folder is not None and folder.is_dir() else args.model)
+    with not_collecting():
+        from broker_filter.scoring.star_scorer import scorer_of
+
+        scorer = scorer_of(folder if folder is not None and folder.is_dir() else args.model)
     with ExitStack() as stack:
         keep = stack.enter_context(parquet_file(args.parquet)) if args.parquet else None
         draw = plot_files(args.plots) if args.plots else None

@@ -11,6 +11,7 @@ from broker_filter.errors import SchemaError
 from broker_filter.extras import named_extras
 from broker_filter.scoring.columns import Baseline, photometry_of
 from broker_filter.scoring.result import Result
+from broker_filter.service.garbage import not_collecting
 from broker_filter.types import StarId
 
 __all__ = ["score"]
@@ -100,11 +101,12 @@ def score(
         *(time, flux, error), star=star, survey=survey, band=band, source=source,
         flags=flags, baseline=baseline, time_system=time_system, zero_point=zero_point,
     )  # fmt: skip
-    with named_extras("broker_filter.score", "filter"):
-        from broker_filter.scoring.star_scorer import scorer_of  # torch: seconds
+    with not_collecting():
+        with named_extras("broker_filter.score", "filter"):
+            from broker_filter.scoring.star_scorer import scorer_of  # torch: seconds
 
-        scorer = scorer_of(model, cascade)
-    result = scorer(parts, now=now)
+            scorer = scorer_of(model, cascade)
+        result = scorer(parts, now=now)
     if sum(result.rejected.values()) == result.epochs:
         why = ", ".join(f"{count} {name}" for name, count in result.rejected.items())
         raise SchemaError(f"none of the {result.epochs} epochs can be used: {why}")

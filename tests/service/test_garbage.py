@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+
+import pytest
+
+from broker_filter.service.garbage import not_collecting
 
 SCRIPT = """
 import gc
@@ -29,3 +34,16 @@ def test_circles_are_found_though_rarely() -> None:
     passes, freed = done.stdout.split()
     assert 0 < int(passes) < 20
     assert freed == "True"
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_afterwards_as_it_was_before(enabled: bool) -> None:
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with pytest.raises(KeyError), not_collecting():
+            assert not gc.isenabled()
+            raise KeyError
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()
