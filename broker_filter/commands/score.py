@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from broker_filter.commands.lightcurve_options import add_lightcurve_options
 from broker_filter.observe.text import json_line, printable
 from broker_filter.photometry.times import TIME_SYSTEMS
+from broker_filter.service.garbage import not_collecting
 
 if TYPE_CHECKING:
     from broker_filter.replay.lightcurves.file import LightCurve
