@@ -385,6 +385,11 @@ def _fit(
         f"Fit of an event: {measured['fit']['seconds_median']:.2f} s of one thread in the median"
         f"{shared}. A range is that of the five parameters."
     )
+    if means := measured["fit"].get("rmse_of_means"):
+        notes += (
+            f" The RMSE of its means is {', '.join(f'{value:.3f}' for value in means.values())}:"
+            " of an exact posterior no estimate has a smaller one."
+        )
     if nested:
         notes += (
             " Against nested sampling of the same likelihood: ln Z within 3 errors on"
