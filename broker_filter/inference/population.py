@@ -105,17 +105,16 @@ class Mixture:
 
     def _nearer(self, z: Tensor, weight: Tensor, rows: Tensor) -> Mixture:
         """One step of expectation maximisation, of some of the Gaussians."""
-        log_part = self.share.log()[:, None] - self._norm()[:, None] - 0.5 * self._square(z)
-        belongs = log_part[rows].softmax(0) * weight
+        share, old, root = self.share[rows], self.centre[rows], self.cholesky[rows]
+        belongs = _belonging_to(share, old, root, z, weight)
         mass = belongs.sum(1) + 1e-12
         held = self.HOLD * float(weight.square().sum())
-        old, root = self.centre[rows], self.cholesky[rows]
         centre = (belongs @ z + held * old) / (mass + held)[:, None]
         own = _covariance(z, belongs / mass[:, None], centre)
         pull = (held / (held + mass))[:, None, None]
         covariance = self.GROW * (1 - pull) * own + pull * root @ root.mT
         # Without their own part of it Gaussians that one round missed would be gone for good.
-        share = mass + held * self.share[rows]
+        share = mass + held * share
         return Mixture(share / share.sum(), centre, torch.linalg.cholesky(covariance), self.bend)
 
     def joined(self, other: Mixture, other_share: float) -> Mixture:
@@ -149,8 +148,7 @@ class Mixture:
         return max(1, round(self.prior_share * n))
 
     def _maximised(self, z: Tensor, weight: Tensor, pooled: Tensor) -> Mixture:
-        log_part = self.share.log()[:, None] - self._norm()[:, None] - 0.5 * self._square(z)
-        belongs = log_part.softmax(0) * weight
+        belongs = _belonging_to(self.share, self.centre, self.cholesky, z, weight)
         mass = belongs.sum(1) + 1e-12
         centre = (belongs @ z) / mass[:, None]
         prior_mass = 10 * weight.square().sum()  # as much as ten samples have
@@ -159,14 +157,6 @@ class Mixture:
         share = (mass / mass.sum()).clamp(min=1e-3)
         covariance = (1 - pull) * own + pull * pooled
         return Mixture(share / share.sum(), centre, torch.linalg.cholesky(covariance), self.bend)
-
-    def _square(self, z: Tensor) -> Tensor:
-        """Squared distance of each z from each centre in its own metric, shape (M, k)."""
-        z = z.T.contiguous()
-        return torch.from_numpy(_squares(z.numpy(), self.centre.numpy(), self.cholesky.numpy()))
-
-    def _norm(self) -> Tensor:
-        return self.cholesky.diagonal(dim1=1, dim2=2).log().sum(1)
 
 
 @compiled
@@ -200,12 +190,52 @@ def _log_density(
     return found
 
 
+def _belonging_to(
+    share: Tensor, centre: Tensor, cholesky: Tensor, z: Tensor, weight: Tensor
+) -> Tensor:
+    """How much of each weight belongs to each Gaussian, shape (M, k)."""
+    log_share = share.log() - cholesky.diagonal(dim1=1, dim2=2).log().sum(1)
+    places = z.T.contiguous().numpy(), weight.numpy()
+    gaussians = log_share.numpy(), centre.numpy(), cholesky.numpy()
+    return torch.from_numpy(_belonging(*places, *gaussians))
+
+
 @compiled
-def _squares(z: FloatArray, centre: FloatArray, root: FloatArray) -> Any:  # noqa: ANN401
-    square = np.empty((len(centre), z.shape[1]))
+def _belonging(
+    z: FloatArray, weight: FloatArray, log_share: FloatArray, centre: FloatArray, root: FloatArray
+) -> Any:  # noqa: ANN401
+    """As `_belonging_to`, of z of shape (d, k)."""
+    found, top = np.empty((len(centre), z.shape[1])), np.full(z.shape[1], -np.inf)
+    total = np.zeros(z.shape[1])
     for m in range(len(centre)):
-        _distances(square[m], z, centre[m], root[m])
-    return square
+        _distances(found[m], z, centre[m], root[m])
+        _raise(top, found[m], log_share[m])
+    for m in range(len(centre)):
+        _add_exponentials(total, found[m], top)
+    for m in range(len(centre)):
+        _part(found[m], weight, total)
+    return found
+
+
+@reordered
+def _raise(top: FloatArray, square: FloatArray, log_share: float) -> None:
+    """Squared distances become logarithms, of which the largest are kept."""
+    for k in range(len(top)):
+        square[k] = log_share - 0.5 * square[k]
+        top[k] = max(top[k], square[k])
+
+
+@reordered
+def _add_exponentials(total: FloatArray, log_part: FloatArray, top: FloatArray) -> None:
+    for k in range(len(total)):
+        log_part[k] = exponential(log_part[k] - top[k])
+        total[k] += log_part[k]
+
+
+@reordered
+def _part(part: FloatArray, weight: FloatArray, total: FloatArray) -> None:
+    for k in range(len(part)):
+        part[k] *= weight[k] / total[k]
 
 
 @reordered
@@ -230,9 +260,29 @@ def _add_gaussians(density: FloatArray, square: FloatArray, narrow: float, wide:
 
 def _covariance(z: Tensor, weight: Tensor, centre: Tensor) -> Tensor:
     """Covariances, shape (M, d, d), under weights of shape (M, n) that sum to one."""
-    off = z - centre[:, None]
-    floor = 1e-10 * torch.eye(z.shape[1], dtype=z.dtype)
-    return (weight[..., None] * off).mT @ off + floor
+    places = z.T.contiguous().numpy(), weight.contiguous().numpy()
+    return torch.from_numpy(_scatter(*places, centre.contiguous().numpy()))
+
+
+@compiled
+def _scatter(z: FloatArray, weight: FloatArray, centre: FloatArray) -> Any:  # noqa: ANN401
+    """As `_covariance`, of z of shape (d, n)."""
+    n_gaussians, d = centre.shape
+    found = np.empty((n_gaussians, d, d))
+    for m in range(n_gaussians):
+        for a in range(d):
+            for b in range(a + 1):
+                inner = _product(weight[m], z[a], z[b], centre[m, a], centre[m, b])
+                found[m, a, b] = found[m, b, a] = inner + (1e-10 if a == b else 0.0)
+    return found
+
+
+@reordered
+def _product(weight: FloatArray, x: FloatArray, y: FloatArray, x0: float, y0: float) -> Any:  # noqa: ANN401
+    total = 0.0
+    for k in range(len(weight)):
+        total += weight[k] * (x[k] - x0) * (y[k] - y0)
+    return total
 
 
 def tempered(log_weight: Tensor, least: float) -> Tensor:
