@@ -64,7 +64,7 @@ TRIGGER: Final = AlertSettings().trigger_log10_k
 YEAR: Final = 365.25
 GAP_DAYS: Final = 20.0
 TOPIC: Final = "sky"
-WAVELET_EVERY: Final = 10
+WAVELET_EVERY: Final = 40
 """One window in so many is shown to the detector by wavelets, which takes longer than all else."""
 
 

@@ -63,6 +63,7 @@ class Sky:
 SKIES: Final = {
     "white noise, from space": Sky("roman", 0.0, nights=False, real=False),
     "real noise, from the ground": Sky("ground", 40.0, nights=True, real=True),
+    "real noise, 200 days of history": Sky("ground", 200.0, nights=True, real=True),
 }
 
 
