@@ -7,12 +7,12 @@ residuals, and of a column for each suspect, with the inverse covariance between
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from broker_filter.compiled import compiled, inlined
 from broker_filter.inference.noise_family import NoiseFamily
-from broker_filter.inference.red_noise import absorbed
 from broker_filter.types import FloatArray, IntArray
 
 __all__ = ["Offsets", "best_sets", "bounds", "freed", "greedy", "offset", "parts", "single_gains"]
@@ -119,22 +119,56 @@ def freed(part: FloatArray, log_p: FloatArray, least: FloatArray) -> tuple[Float
     value : ndarray, shape (...)
     variance : ndarray, shape (..., 3)
     """
-    size = np.diagonal(part, axis1=-2, axis2=-1)[..., 1:]
-    variance = np.where(size > 0, FREE / np.maximum(size, TINY), 0.0)
-    for _ in range(SWEEPS):
+    shape = part.shape[:-2]
+    of = np.ascontiguousarray(part).reshape(-1, 4, 4), np.broadcast_to(log_p, shape).reshape(-1)
+    bound = np.broadcast_to(least, (*shape, 3)).reshape(-1, 3)
+    value, variance = _freed(*map(np.ascontiguousarray, (*of, bound)))
+    return value.reshape(shape), variance.reshape(*shape, 3)
+
+
+@compiled
+def _freed(part: FloatArray, log_p: FloatArray, least: FloatArray) -> Any:  # noqa: ANN401
+    """As `freed`, of flat arrays: shapes (n, 4, 4), (n,) and (n, 3)."""
+    value, variance, rest = log_p.copy(), np.zeros(least.shape), np.empty((4, 4))
+    for i in range(len(part)):
         for j in range(3):
-            rest = part
-            for other in range(3):
-                if other != j:
-                    rest, _ = absorbed(rest, other + 1, variance[..., other])
-            own = np.maximum(rest[..., j + 1, j + 1], TINY)
-            square = np.square(rest[..., 0, j + 1]) / own
-            variance[..., j] = offset(square, own, least[..., j])[0]
-    value = np.broadcast_to(log_p, part.shape[:-2])
-    for j in range(3):
-        part, taken = absorbed(part, j + 1, variance[..., j])
-        value = value + taken
-    return value - 0.5 * part[..., 0, 0], variance
+            size = part[i, j + 1, j + 1]
+            variance[i, j] = FREE / max(size, TINY) if size > 0 else 0.0
+        for _ in range(SWEEPS):
+            for j in range(3):
+                rest[:] = part[i]
+                for other in range(3):
+                    if other != j:
+                        _absorb(rest, other + 1, variance[i, other])
+                own = max(rest[j + 1, j + 1], TINY)
+                square = rest[0, j + 1] * rest[0, j + 1] / own
+                variance[i, j] = _variance(square, own, least[i, j])
+        rest[:] = part[i]
+        for j in range(3):
+            value[i] -= 0.5 * math.log(_absorb(rest, j + 1, variance[i, j]))
+        value[i] -= 0.5 * rest[0, 0]
+    return value, variance
+
+
+@inlined
+def _absorb(gram: FloatArray, j: int, variance: float) -> Any:  # noqa: ANN401  float
+    """As `absorbed`, in place, of one matrix; by what factor the variance has grown."""
+    total = 1 + variance * gram[j, j]
+    factor = variance / total
+    column = (gram[0, j], gram[1, j], gram[2, j], gram[3, j])
+    for a in range(4):
+        for b in range(4):
+            gram[a, b] -= factor * column[a] * column[b]
+    return total
+
+
+@inlined
+def _variance(square: float, own: float, least: float) -> Any:  # noqa: ANN401  float
+    """As `offset`, of one column."""
+    variance = max((square - 1) / own, least)
+    grown = 1 + variance * own
+    gain = square * (1 - 1 / grown) - math.log(grown)
+    return variance if gain > 0 else 0.0
 
 
 def best_sets(
