@@ -33,7 +33,15 @@ from broker_filter.observe.text import aligned_table
 from broker_filter.replay.lightcurves.file import read_lightcurve
 from broker_filter.replay.lightcurves.stream import LightCurves, load
 from broker_filter.service.watched import watched_pipeline
-from broker_filter.types import Fit, Message, NotFitted, Photometry, StarEpochs, WindowBatch
+from broker_filter.types import (
+    ALL_BANDS,
+    Fit,
+    Message,
+    NotFitted,
+    Photometry,
+    StarEpochs,
+    WindowBatch,
+)
 from model_zoo.evaluate.labels import LabelledStar
 from model_zoo.evaluate.measure.cuts import CUTS
 from model_zoo.evaluate.measure.point_lens import GOOD_CHI2, LEAST_DELTA_CHI2, point_lens_of
@@ -205,10 +213,12 @@ class _Watch:
     ) -> Fit | NotFitted:
         fit = self._scorer.fit(epochs, t_start, *window, **options)
         if isinstance(fit, Fit) and not options.get("whole_event"):
-            band = epochs.sources[0][0]
+            band, last = epochs.sources[0][0], float(epochs.mjd_tai[-1])
+            if (ALL_BANDS, last) in self.windows:  # of all bands, the first of which may change
+                band = ALL_BANDS
             self._looks[band, t_start] += 1
             j = self._looks[band, t_start]
-            key = band, float(epochs.mjd_tai[-1])
+            key = band, last
             family, white = (
                 Certification(t_start, j, 0.0, k.log10_k, 0.0, 1.0).charged
                 for k in (fit.robust or fit, fit)

@@ -209,3 +209,14 @@ def test_the_star_of_an_event_of_unknown_length_is_nowhere_quiet() -> None:
     found = summary([StarRecord(star, 1.0, windows, [alert(1050, "unclear")])], 20.0, 3.05)
     assert [row["class"] for row in found["classes"]] == ["microlensing"]
     assert found["events"][0]["found"]
+
+
+def test_fits_of_windows_of_all_bands_are_noted() -> None:
+    rng = np.random.default_rng(2)
+    t = np.arange(0, 170, 1.5)
+    flux = 1 + 3 * np.exp(-0.5 * ((t - 140) / 8) ** 2) + 0.02 * rng.standard_normal(len(t))
+    part = one_star(t, flux, np.full(len(t), 0.02), (1.0, 1e-3), survey="ztf")
+    star = LabelledStar("star", "variable", "ztf", (), None, None)
+    found = Filter(zoo.verify(zoo.find("fspl-sparse-1.0.0")), every_days=10)(star, [part])
+    assert found.alerts
+    assert any((window.certified or 0) > 3 for window in found.windows)
