@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 
 from broker_filter.adapters.evidence import Evidence, evidence, lsst_columns
+from broker_filter.alerts.verdict import LENSES
 from broker_filter.photometry.magnitudes import AB_ZERO_POINT
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class MicrolensingEvidence(Base):
 
     def _run(self, locus: Any) -> None:  # noqa: ANN401  a DevKitLocus
         found = locus_evidence(locus)
-        if found.alerted and found.verdict in ("", "microlensing", "anomalous-lens"):
+        if found.alerted and found.verdict in ("", *LENSES):
             locus.tag(TAG)
         known = found.known()
         for name in (*_NUMBERS, "verdict"):

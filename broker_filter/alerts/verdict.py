@@ -15,9 +15,19 @@ from typing import Final
 
 from broker_filter.alerts.parts import Verdict
 
-__all__ = ["CLASSES", "VERDICTS", "Findings", "Rates", "Record", "is_established", "verdict_of"]
+__all__ = [
+    "CLASSES",
+    "LENSES",
+    "VERDICTS",
+    "Findings",
+    "Rates",
+    "Record",
+    "is_established",
+    "verdict_of",
+]
 
-CLASSES: Final = ("microlensing", "anomalous-lens", "flare", "outburst", "variable", "artefact")
+LENSES: Final = ("microlensing", "anomalous-lens")
+CLASSES: Final = (*LENSES, "flare", "outburst", "variable", "artefact")
 LOOK_ALIKES: Final = frozenset({"flare", "outburst", "variable"})
 UNCLEAR: Final = "unclear"
 VERDICTS: Final = (*CLASSES, UNCLEAR)
@@ -38,8 +48,6 @@ SHARES: Final[Mapping[str, tuple[str, float]]] = {
 
 SURE, SURE_OF_LENS = 0.9, 0.95
 """Probability from which on a class is the verdict; telescopes follow a lens."""
-
-LENSES: Final = ("microlensing", "anomalous-lens")
 
 REPEATED, REPEATS = 0.1, 3
 """Factor on the rates of lenses for each earlier event, up to so many: hardly a star is lensed

@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from broker_filter.alerts.alert import Alert
+from broker_filter.alerts.verdict import LENSES
 from broker_filter.alerts.words import in_words
 from broker_filter.errors import ConfigError, PoisonMessage, TransientError
 from broker_filter.forward.model_fields import chi2_gain, jd_utc, lens, target_fields
@@ -123,7 +124,7 @@ def _lens_probability(alert: Alert) -> float:
     if alert.verdict is None:
         return alert.p_event
     classes = alert.verdict.probabilities
-    return min(1.0, sum(classes.get(name, 0.0) for name in ("microlensing", "anomalous-lens")))
+    return min(1.0, sum(classes.get(name, 0.0) for name in LENSES))
 
 
 def _check(alert: Alert) -> None:

@@ -31,9 +31,8 @@ def waves(packets: Sequence[Sequence[Photometry]]) -> list[list[Photometry]]:
     at = 0
     for parts in packets:
         stars = parts[0].star if len(parts) == 1 else [star for part in parts for star in part.star]
-        if (
-            stars is last or stars == last
-        ):  # exposure after exposure of one field: quicker than to look up all
+        # Exposure after exposure of one field: quicker than to look up all.
+        if stars is last or stars == last:
             at += 1
         else:
             next_wave.update(dict.fromkeys(last, at + 1))

@@ -23,7 +23,7 @@ from scipy.stats import chi2
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.certifications import Certification
-from broker_filter.alerts.verdict import VERDICTS
+from broker_filter.alerts.verdict import LENSES, VERDICTS
 from broker_filter.config import AlertSettings, Settings
 from broker_filter.errors import BrokerFilterError, ConfigError
 from broker_filter.inference.scorer import Scored, Scorer
@@ -60,7 +60,6 @@ __all__ = [
     "summary",
 ]
 
-LENSES: Final = ("microlensing", "anomalous-lens")
 EVENT: Final = "microlensing"
 QUIET: Final = "quiet"
 FAR: Final = 5.0
@@ -195,7 +194,7 @@ class _Watch:
 
     def _record(self, batch: WindowBatch, row: int, last: float, log10_k: float) -> WindowRecord:
         lens = point_lens_of(batch, row)
-        shown = self._wavelet is not None and len(self.windows) % WAVELET_EVERY == 0
+        shown = len(self.windows) % WAVELET_EVERY == 0
         return WindowRecord(
             last,
             log10_k,

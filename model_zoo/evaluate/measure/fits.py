@@ -28,7 +28,12 @@ from broker_filter.inference.prior import BoxPrior
 from broker_filter.types import PARAMETERS, Fit, NotFitted
 from model_zoo.evaluate.measure.certified import FLOW_SAMPLES, star_of
 from model_zoo.evaluate.measure.cuts import as_pattern
-from model_zoo.evaluate.measure.posteriors import LEVELS, posterior_figures, weighted_quantiles
+from model_zoo.evaluate.measure.posteriors import (
+    LEVELS,
+    by_parameter,
+    posterior_figures,
+    weighted_quantiles,
+)
 from model_zoo.evaluate.sets import SEEDS, curves, progress, score_curves
 from model_zoo.simulate.curves import Curves, Simulator
 from model_zoo.simulate.prior import Gate
@@ -344,14 +349,11 @@ def _by_snr(covered: Coverage, effective: Floats, snr: Floats, peak: Bools) -> l
                 "effective_samples": round(float(np.median(effective[chosen])), 1),
             }
             for name, levels in covered.items():
-                row[name] = {level: _by_name(hits[chosen]) for level, hits in levels.items()}
+                row[name] = {
+                    level: by_parameter(hits[chosen].mean(0)) for level, hits in levels.items()
+                }
             rows.append(row)
     return rows
-
-
-def _by_name(hits: Bools) -> dict[str, float]:
-    shares = (round(float(share), 4) for share in hits.mean(0))
-    return dict(zip(PARAMETERS, shares, strict=True))
 
 
 def _share(hits: Bools) -> float | None:

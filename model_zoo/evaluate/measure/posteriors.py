@@ -26,11 +26,13 @@ from model_zoo.simulate.curves import Simulator
 __all__ = [
     "BIAS_AXES",
     "SUBSETS",
+    "by_parameter",
     "draw_posteriors",
     "measure_posteriors",
     "posterior_figures",
     "ranks",
     "resample",
+    "rms",
     "table",
     "tarp_curve",
     "weighted_quantiles",
@@ -138,14 +140,14 @@ def table(quantiles: Array, means: Array, theta: Array) -> dict[str, Any]:
     r = [np.corrcoef(a, b)[0, 1] for a, b in zip(median.T, theta.T, strict=True)]
     return {
         "n_posterior": len(theta),
-        "bias": _named(error.mean(0)),
-        "rmse": _named(_rms(error)),
-        "rmse_error": _named(np.square(error).std(0) / (2 * _rms(error) * len(theta) ** 0.5)),
-        "rmse_of_means": _named(_rms(means - theta)),
-        "median_abs_error": _named(np.median(np.abs(error), 0)),
-        "r": _named(np.array(r)),
-        "coverage68": _named(((theta > low68) & (theta < high68)).mean(0)),
-        "coverage95": _named(((theta > low95) & (theta < high95)).mean(0)),
+        "bias": by_parameter(error.mean(0)),
+        "rmse": by_parameter(rms(error)),
+        "rmse_error": by_parameter(np.square(error).std(0) / (2 * rms(error) * len(theta) ** 0.5)),
+        "rmse_of_means": by_parameter(rms(means - theta)),
+        "median_abs_error": by_parameter(np.median(np.abs(error), 0)),
+        "r": by_parameter(np.array(r)),
+        "coverage68": by_parameter(((theta > low68) & (theta < high68)).mean(0)),
+        "coverage95": by_parameter(((theta > low95) & (theta < high95)).mean(0)),
     }
 
 
@@ -334,12 +336,14 @@ def _check(samples: Samples, theta: Array, weights: Array | None) -> None:
         raise ValueError(f"weights of event {int((~good).argmax())}: not finite, negative or all 0")
 
 
-def _rms(error: Array) -> Array:
-    rms: Array = np.sqrt(np.square(error).mean(0))
-    return rms
+def rms(error: Array) -> Array:
+    """Root of the mean square over events, shape (n, ...)."""
+    found: Array = np.sqrt(np.square(error).mean(0))
+    return found
 
 
-def _named(values: Array) -> dict[str, float]:
+def by_parameter(values: Array) -> dict[str, float]:
+    """Values in the order of `PARAMETERS` by name, as results have them."""
     return dict(zip(PARAMETERS, _rounded(values), strict=True))
 
 

@@ -24,6 +24,7 @@ from model_zoo.evaluate.measure.fits import (
     of_the_gate,
 )
 from model_zoo.evaluate.measure.nested import lenses_of, log_likelihood_in_cube, nested_sampling
+from model_zoo.evaluate.measure.posteriors import by_parameter, rms
 from model_zoo.evaluate.sets import SEEDS
 from model_zoo.simulate.curves import Simulator
 
@@ -79,8 +80,8 @@ def measure_reach(
         "live_points": live,
         "fit": _errors(ours),
         "nested": _errors(theirs),
-        "rmse_ratio": _named(ratio),
-        "rmse_ratio_error": _named(scatter),
+        "rmse_ratio": by_parameter(ratio),
+        "rmse_ratio_error": by_parameter(scatter),
     }
 
 
@@ -96,20 +97,11 @@ def _nested_samples(one: FittedEvent, prior: BoxPrior, live: int) -> Samples:
 
 
 def _errors(off: Floats) -> dict[str, dict[str, float]]:
-    return {"rmse": _named(_rms(off)), "median_error": _named(np.median(np.abs(off), 0))}
+    return {"rmse": by_parameter(rms(off)), "median_error": by_parameter(np.median(np.abs(off), 0))}
 
 
 def _ratio(ours: Floats, theirs: Floats) -> tuple[Floats, Floats]:
     """RMSE over RMSE by parameter, and its scatter over events drawn anew."""
     rows = np.random.default_rng(0).integers(len(ours), size=(RESAMPLED, len(ours)))
-    scatter = np.std([_rms(ours[row]) / _rms(theirs[row]) for row in rows], axis=0)
-    return _rms(ours) / _rms(theirs), scatter
-
-
-def _rms(off: Floats) -> Floats:
-    found: Floats = np.sqrt(np.square(off).mean(0))
-    return found
-
-
-def _named(values: Floats) -> dict[str, float]:
-    return dict(zip(PARAMETERS, (round(float(v), 4) for v in values), strict=True))
+    scatter = np.std([rms(ours[row]) / rms(theirs[row]) for row in rows], axis=0)
+    return rms(ours) / rms(theirs), scatter

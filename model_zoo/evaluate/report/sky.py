@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from broker_filter.alerts.verdict import VERDICTS
+from broker_filter.alerts.verdict import LENSES, VERDICTS
 from model_zoo.evaluate.measure.cuts import CUTS
 from model_zoo.evaluate.report.markdown import table
 
@@ -13,7 +13,6 @@ __all__ = ["sky_tables"]
 
 Part = Mapping[str, Any]
 
-LENSES = ("microlensing", "anomalous-lens")
 CUT_TITLES = {
     "johnson_2020": "Johnson 2020",
     "sumi_2011": "Sumi 2011",
