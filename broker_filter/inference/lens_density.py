@@ -6,10 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from broker_filter.inference.log_sum import log_sum
+from broker_filter.inference.lens_loops import log_densities
 from broker_filter.inference.noise_family import NoiseFamily, SourceLight
-from broker_filter.inference.normal_steps import log_mean_over_f_s
-from broker_filter.inference.red_noise import absorbed
 from broker_filter.types import FloatArray
 
 __all__ = ["LensDensity"]
@@ -82,23 +80,17 @@ class LensDensity:
         -------
         ndarray, shape (m,), float64
         """
-        noise, variance = self._noise, np.square(self._scale)[:, None, None]
-        few = noise.products(self._fixed)[None] / variance[..., None]
-        squares, mixed = noise.products_with(self._fixed, signal)
-        square, across = squares[None] / variance, mixed[None] / variance[..., None]
-        taken = np.zeros(few.shape[:2])
-        for j, own in enumerate(self._variances, 1):
-            # What baseline and night take of the products with the signal, as `absorbed` does.
-            with_own = across[..., j, :]
-            share = (own / (1 + own * few[..., j, j]))[..., None]
-            square = square - share * np.square(with_own)
-            across = across - (share * few[..., j])[..., None] * with_own[..., None, :]
-            few, more = absorbed(few, j, np.array(own))
-            taken = taken + more
-        log_p = taken - 0.5 * few[..., 0, 0] - 0.5 * noise.log_determinant
-        log_p += self._log_share - self._n * np.log(self._scale)[:, None]
-        each = log_p[..., None] + log_mean_over_f_s(square, across[..., 0, :], self._edges)
-        return np.asarray(log_sum(each.reshape(-1, each.shape[-1]), axis=0))
+        solved = self._noise.times(self._fixed)
+        squares, mixed = self._noise.products_in_groups(solved, signal[..., None])
+        log_p = self._log_share - self._n * np.log(self._scale)[:, None]
+        log_p -= 0.5 * self._noise.log_determinant
+        found: FloatArray = log_densities(
+            self._fixed.T @ solved,
+            np.ascontiguousarray(squares[:, :, 0, 0]),
+            np.ascontiguousarray(mixed[:, :, 0].transpose(0, 2, 1)),
+            *(log_p, np.square(self._scale), np.array(self._variances), self._edges),
+        )
+        return found
 
 
 def _mixed_scales(family: NoiseFamily) -> tuple[FloatArray, FloatArray]:
