@@ -466,6 +466,8 @@ class Fit:
         K against a family of noise, where one is given.
     lenses : Lenses or None
         From which the fit was made, for comparisons under other noise.
+    longest : float
+        log10 tE at which its prior ends.
     """
 
     t_start: float
@@ -484,6 +486,7 @@ class Fit:
     autocorrelation: float
     robust: RobustK | None = None
     lenses: Lenses | None = None
+    longest: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,20 +15,22 @@ it ends::
     new         log10 K >= threshold
     update      of an open event, where log10 K >= that of the last alert + 1, and 1.5 times it; or
                 log10 K >= threshold and the event twice as old as at the last alert (after 0.25,
-                0.5, 1, 2, 4, 8 days), its peak passed since, a day since within tE of its peak, or
-                a median of the network's posterior more than one sigma of then from what it was
-                then (once half of the most updates are sent, such a move gives none any more).
+                0.5, 1, 2, 4, 8 days), its peak passed since, within tE of its peak a tenth of tE
+                since and at least a day, or a median of the network's posterior more than one sigma
+                of then from what it was then (at least a twentieth of tE since, and no more once
+                half of the most updates are sent). A quarter of them is kept for after the peak.
                 And of an ended event, where log10 K >= threshold within a window's length T of its
                 end: an event that falls and returns is the same event. At most so many of all
                 kinds (`Rule.max_updates`)
     retraction  log10 K < threshold - 1, with the peak still well inside the window
     final       log10 K < threshold - 1, with the peak before the window or in its oldest quarter;
                 or nothing seen of the star for as long as a window holds, unless log10 K is above
-                the threshold again within two windows: then it is one event with a gap in its data
+                the threshold again within two windows or 150 days, whichever is more: then it is
+                one event with a gap in its data, such as that between two seasons
 
 Between threshold - 1 and the threshold an open event stays open and an ended one ended
 (hysteresis), so that noise in K does not open and retract in turn. A pass later than T after the
-end, or after a gap of more than 2 T in the data, opens a new event.
+end, or after a longer gap in the data, opens a new event.
 
 The K of a final is the highest of the event's alerts (`evidence_of`), from the window that still
 held the peak; that of the window at its end is of other light.
@@ -93,11 +95,17 @@ UPDATE_FACTOR = 1.5
 FIRST_UPDATE_DAYS = 0.25
 """Age at which an event gives its first update for its age alone."""
 
-MAGNIFIED_DAYS = 1.0
-"""Days between two updates of an event within tE of its peak."""
+MAGNIFIED_DAYS, MAGNIFIED_SHARE = 1.0, 0.1
+"""Least time between two updates of an event within tE of its peak, in days and in tE."""
 
-LONGEST_GAP = 2.0
-"""Longest gap in the data of one event, in lengths of a window."""
+MOVED_SHARE = 0.05
+"""Least time before an update because parameters have moved, in tE."""
+
+BEFORE_PEAK = 0.75
+"""Share of the most updates that may be sent before the peak."""
+
+LONGEST_GAP, SEASON_GAP_DAYS = 2.0, 150.0
+"""Longest gap in the data of one event, in lengths of a window and in days, whichever is more."""
 
 EventKey = tuple[str, StarId, str]
 """Survey, star and band: what an event state belongs to."""
@@ -208,18 +216,26 @@ def decide(
     else:
         alert = _next_alert(state, log10_k, mjd_last, window_start, rule, window_days)
         if alert is None and rule.opens(log10_k) and state.updates < rule.max_updates // 2:
-            alert = "update" if _has_moved(state, estimate) else None
-    if alert == "update" and state.updates >= rule.max_updates:
+            alert = "update" if _has_moved(state, estimate, mjd_last) else None
+    if alert == "update" and state.updates >= _most_updates(state, mjd_last, rule):
         alert = None
     if alert is not None:
         return _alerted(state, alert, log10_k, mjd_last, window_start), alert
     return state if state.closed else replace(state, seen_mjd=max(mjd_last, state.seen_mjd)), None
 
 
+def _most_updates(state: EventState, mjd_last: float, rule: Rule) -> float:
+    return rule.max_updates * (BEFORE_PEAK if mjd_last < state.t0 else 1.0)
+
+
+def _longest_gap(window_days: float) -> float:
+    return max(LONGEST_GAP * window_days, SEASON_GAP_DAYS)
+
+
 def _may_return(state: EventState, mjd_last: float, window_days: float) -> bool:
     """Whether an event that has ended is still the same if K passes the threshold now."""
     unseen = mjd_last - state.seen_mjd
-    return mjd_last - state.alerted_mjd <= window_days and unseen <= LONGEST_GAP * window_days
+    return mjd_last - state.alerted_mjd <= window_days and unseen <= _longest_gap(window_days)
 
 
 def _next_alert(
@@ -234,7 +250,7 @@ def _next_alert(
     # None of the epochs behind the event is in the window. Where K is high all the same and the gap
     # short, it is one long event with a gap in its data; after a longer gap it is another one.
     gap = mjd_last - state.seen_mjd
-    goes_on = rule.opens(log10_k) and gap <= LONGEST_GAP * window_days
+    goes_on = rule.opens(log10_k) and gap <= _longest_gap(window_days)
     if state.seen_mjd < window_start and not goes_on:
         return "final"
     if rule.ends(log10_k):
@@ -254,12 +270,15 @@ def _is_news(state: EventState, mjd_last: float) -> bool:
     older = age >= max(FIRST_UPDATE_DAYS, 2 * alerted_age)
     peak_passed = state.alerted_mjd < state.t0 <= mjd_last
     magnified = abs(mjd_last - state.t0) < state.tE
-    return older or peak_passed or (magnified and mjd_last - state.alerted_mjd >= MAGNIFIED_DAYS)
+    wait = max(MAGNIFIED_DAYS, MAGNIFIED_SHARE * state.tE)
+    return older or peak_passed or (magnified and mjd_last - state.alerted_mjd >= wait)
 
 
-def _has_moved(state: EventState, estimate: Callable[[], Estimate] | None) -> bool:
+def _has_moved(state: EventState, estimate: Callable[[], Estimate] | None, mjd_last: float) -> bool:
     """Whether the event's parameters are no longer what the last alert said."""
     if estimate is None or state.estimate is None:
+        return False
+    if mjd_last - state.alerted_mjd < MOVED_SHARE * state.tE:
         return False
     return estimate().is_far_from(state.estimate)
 

@@ -17,6 +17,7 @@ from broker_filter.alerts.parts import Verdict
 
 __all__ = [
     "CLASSES",
+    "LEAST_SCALE",
     "LENSES",
     "VERDICTS",
     "Findings",

@@ -2,14 +2,15 @@
 
 The epochs of the stretch are described by light that varies smoothly in any way, on top of the
 lens, and the choice of the stretch is paid for. So such a lens is no better than a smooth variable
-unless the rest of the light curve is that of a lens.
+unless the rest of the light curve is that of a lens. The rivals may leave out the same stretch, at
+the same price: the rest of a dwarf nova's light curve is that of an outburst.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -19,13 +20,15 @@ from numpy.typing import NDArray
 from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.noise_family import SourceLight
 from broker_filter.inference.prior import BoxPrior
+from broker_filter.inference.rival_amplitude import source_best
 from broker_filter.inference.rival_grids import Found, smooth
 from broker_filter.inference.rival_noise import NoisePrior, SourceNoise
-from broker_filter.inference.rivals import LensFound, lens_marginal
+from broker_filter.inference.rival_shapes import CURVED, CurvedShape, Span
+from broker_filter.inference.rivals import Comparison, LensFound, curved, lens_marginal
 from broker_filter.inference.robust import source_lights
 from broker_filter.types import Fit, FloatArray, NotFitted, StarEpochs
 
-__all__ = ["anomalous_lens", "worst_stretch"]
+__all__ = ["anomalous", "worst_stretch"]
 
 TURNS: Final = 2
 LONGEST: Final = 0.3
@@ -39,17 +42,16 @@ Refit = Callable[[StarEpochs], Fit | NotFitted]
 Mask = NDArray[np.bool_]
 
 
-def anomalous_lens(
+def anomalous(
     epochs: StarEpochs,
     t_start: float,
     prior: BoxPrior,
-    lens: LensFound,
-    scale: float,
+    compared: Comparison,
     refit: Refit,
     noise: NoisePrior,
     seed: int,
-) -> Found | None:
-    """The marginal likelihood of a lens with a stretch left out; None where there is none.
+) -> dict[str, Found]:
+    """The lens ("anomalous") and the best of its rivals, each with the same stretch left out.
 
     Parameters
     ----------
@@ -58,22 +60,26 @@ def anomalous_lens(
     t_start : float, MJD TAI
         Zero of t0.
     prior : BoxPrior
-    lens : LensFound
+    compared : Comparison
         Of all epochs.
-    scale : float
-        Factor on the errors that the best rival needs.
     refit : callable
         Fits a lens to some epochs.
     noise : NoisePrior
     seed : int
+
+    Returns
+    -------
+    dict of str to Found
+        Empty where there is no such stretch; of the lens alone where it is no better than what
+        describes all epochs.
     """
     whole = Likelihood(epochs, t_start, prior)
     order = np.argsort(epochs.source, kind="stable")
-    found: Found | None = None
+    scale = max(min(one.scale for one in compared.rivals.values()), 1.0)
+    lens, best = compared.lens, None
     out: Mask | None = None
     for turn in range(TURNS):
-        curve = _curve(whole, lens)
-        stretch = _stretch(whole, curve, scale)
+        stretch = _stretch(whole, _curve(whole, lens), scale)
         if stretch is None or (out is not None and np.array_equal(stretch, out)):
             break
         out = stretch
@@ -87,9 +93,26 @@ def anomalous_lens(
         draw = np.random.default_rng(seed + turn)
         noises = [SourceNoise(light, noise) for light in source_lights(rest)]
         lens = lens_marginal(rest, fit.lenses, noises, draw)
-        new = _joined(whole, lens, out, noise)
-        found = new if found is None or new.log_p > found.log_p else found
-    return found
+        part = _Part(whole, out, noises, noise)
+        found = part.joined(lens.found, _curve(whole, lens))
+        if best is None or found.log_p > best[0].log_p:
+            best = found, part
+    if best is None:
+        return {}
+    found, part = best
+    if found.log_p <= max(one.log_p for one in compared.rivals.values()):
+        return {"anomalous": found}
+    name, rival = _best_rival(part, np.random.default_rng(seed))
+    return {"anomalous": found, name: rival}
+
+
+def _best_rival(part: _Part, draw: np.random.Generator) -> tuple[str, Found]:
+    """The rival that describes the rest best, with the same stretch left out."""
+    t = part.whole.days.numpy()
+    span = Span(float(t.min()), float(t.max()))
+    found = {shape: curved(shape, part.noises, span, draw) for shape in CURVED}
+    shape = max(found, key=lambda one: found[one].log_p)
+    return shape.name, part.joined(found[shape], part.curve_of(shape, found[shape]))
 
 
 def _take(epochs: StarEpochs, rows: NDArray[np.int64]) -> StarEpochs:
@@ -147,26 +170,40 @@ def worst_stretch(t: FloatArray, off: FloatArray, longest: float) -> Mask | None
     return out
 
 
-def _joined(likelihood: Likelihood, lens: LensFound, out: Mask, noise: NoisePrior) -> Found:
-    """The lens of the rest, and smooth light on top of it in the stretch."""
-    t, sigma = likelihood.days.numpy(), likelihood.weight.rsqrt().numpy()
-    source, curve = likelihood.source.numpy(), _curve(likelihood, lens)
-    off = likelihood.residual.numpy() - curve
-    lights = [
-        SourceLight(t[mine], off[mine], sigma[mine], 1e-6)
-        for mine in (out & (source == i) for i in range(likelihood.sources))
-        if mine.any()
-    ]
-    inside = smooth(lights, replace(noise, drift=0.0))  # the lens has its baselines already
-    curve = curve.copy()
-    curve[out] += inside.curve
-    n = len(t)
-    choices = math.log(n) + math.log(max(int(out.sum()), 2))
-    parameters = {"first": float(t[out].min()), "last": float(t[out].max())}
-    return Found(
-        lens.found.log_p + inside.log_p - choices,
-        lens.found.error,
-        parameters,
-        curve,
-        lens.found.scale,
-    )
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """A light curve with a stretch left out, shape (n,), and the noise of the rest by source."""
+
+    whole: Likelihood
+    out: Mask
+    noises: Sequence[SourceNoise]
+    prior: NoisePrior
+
+    def joined(self, rest: Found, curve: FloatArray) -> Found:
+        """A model of the rest, whose curve this is, with smooth light on top in the stretch."""
+        t, sigma = self.whole.days.numpy(), self.whole.weight.rsqrt().numpy()
+        source, off = self.whole.source.numpy(), self.whole.residual.numpy() - curve
+        lights = [
+            SourceLight(t[mine], off[mine], sigma[mine], 1e-6)
+            for mine in (self.out & (source == i) for i in range(self.whole.sources))
+            if mine.any()
+        ]
+        inside = smooth(lights, replace(self.prior, drift=0.0))  # baselines are of the model
+        curve = curve.copy()
+        curve[self.out] += inside.curve
+        choices = math.log(len(t)) + math.log(max(int(self.out.sum()), 2))
+        where = {"first": float(t[self.out].min()), "last": float(t[self.out].max())}
+        log_p = rest.log_p + inside.log_p - choices
+        return Found(log_p, rest.error, {**rest.parameters, **where}, curve, rest.scale)
+
+    def curve_of(self, shape: CurvedShape, rest: Found) -> FloatArray:
+        """The curve of a shape at all epochs, from its best parameters for the rest."""
+        theta = np.array([[rest.parameters[name] for name in shape.parameters]])
+        source, t = self.whole.source.numpy(), self.whole.days.numpy()
+        columns = shape.shape(t, theta)[:, 0]
+        curve = np.zeros(len(t))
+        for i, noise in enumerate(self.noises):
+            mine = source == i
+            best = source_best(noise, columns[mine & ~self.out], shape.amplitude)
+            curve[mine] = best.offset + columns[mine] @ best.amplitude
+        return curve

@@ -36,7 +36,10 @@ from broker_filter.inference.robust import robust_k
 from broker_filter.photometry.usable import plausible
 from broker_filter.types import Fit, Lenses, NotFitted, RobustK, SourceFit, StarEpochs
 
-__all__ = ["ENOUGH_SAMPLES", "Fitter", "usable_epochs", "usable_rows"]
+__all__ = ["ENOUGH_SAMPLES", "NO_BASELINE", "Fitter", "usable_epochs", "usable_rows"]
+
+NO_BASELINE = 1.0
+"""Relative error of a baseline of which nothing is known."""
 
 LEAST_EPOCHS = 6
 """Four parameters, a share and a baseline: fewer epochs decide nothing."""
@@ -59,7 +62,8 @@ ADAPT_SAMPLES = 150.0  # effective ones that a mixture is fitted to
 STARTS, APART = 8, 0.3  # of the first climbs; how far they are from each other, in z
 FIRST_STEPS, GO_ON = 6, 3  # of all climbs, and how many go on after these
 RIDGES, HIGHER = 3, 0.5  # ridges followed at most; gain of ln L for which another one is
-U0, LOG_RHO = 1, 3
+U0, LOG_TE, LOG_RHO = 1, 2, 3
+LONGEST = 2.7  # log10 tE of the longest events (500 d); hardly one in a hundred is longer
 MODES_DEEP = 12.0  # of the mass of a Gaussian around a maximum or ridge, in ln
 SHARE_POWER = 0.5
 
@@ -164,16 +168,22 @@ class Fitter:
         if not bool(torch.isfinite(last).any()):
             return NotFitted("not fitted: no lens of the prior has a finite likelihood")
         fit = _fit(problem, epochs, t_start, modes, seen, last, samples, draw)
-        fit = replace(fit, lenses=_lenses(problem, seen))
+        fit = replace(fit, lenses=_lenses(problem, seen), longest=self._prior.high[LOG_TE])
         if self._noise is None:
             return fit
         families = self._noise.families(epochs)
         return replace(fit, robust=self._robust(problem, seen, families, draw))
 
-    def reaching_back(self, days: float) -> Fitter:
-        """A fitter of events whose peak may lie so many days earlier; it gives no robust K."""
-        low = (self._prior.low[0] - days, *self._prior.low[1:])
-        return Fitter(replace(self._prior, low=low))
+    def of_whole_event(self, days: float) -> Fitter:
+        """A fitter of events whose peak may lie so many days earlier, and which may last longer.
+
+        A window bounds the events that can be found in it, and the network's prior with them; an
+        event that was found may be longer. Such a fitter gives no robust K.
+        """
+        t0, *low = self._prior.low
+        high = [*self._prior.high]
+        high[LOG_TE] = max(high[LOG_TE], LONGEST)
+        return Fitter(replace(self._prior, low=(t0 - days, *low), high=tuple(high)))
 
     def _robust(
         self,
@@ -270,13 +280,19 @@ def usable_rows(epochs: StarEpochs) -> NDArray[np.bool_]:
 
 
 def usable_epochs(epochs: StarEpochs) -> StarEpochs:
-    """The epochs of `usable_rows`, and the sources that have any."""
+    """The epochs of `usable_rows`, and the sources that have any.
+
+    A source without a history beside one that has one began to observe the star because of its
+    event, for all that is known: what it calls the baseline may be lensed light.
+    """
     good = usable_rows(epochs)
     present, source = np.unique(epochs.source[good], return_inverse=True)
+    nights = np.array([each.nights for each in epochs.history] or [0.0] * len(epochs.sources))
+    late = (nights == 0) & (nights > 0).any()
     return StarEpochs(
         tuple(epochs.sources[i] for i in present.tolist()),
         epochs.level[present],
-        epochs.error[present],
+        np.where(late, np.maximum(epochs.error, NO_BASELINE), epochs.error)[present],
         epochs.mjd_tai[good],
         epochs.flux[good],
         epochs.sigma[good],

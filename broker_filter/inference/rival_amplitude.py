@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from broker_filter.inference.log_sum import log_sum
+from broker_filter.inference.noise_family import SourceLight
 from broker_filter.inference.red_noise import by_place
 from broker_filter.inference.rival_loops import (
     Sizes,
@@ -37,10 +38,12 @@ __all__ = [
     "log_by_noise",
     "log_marginal",
     "source_best",
+    "spared",
 ]
 
 NODES: Final = 5
 LEAST: Final = 1e-9  # of a baseline's variance in a fit
+SPARED: Final = 2  # epochs of a source that may be wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,7 @@ class SourceBest:
     Parameters
     ----------
     scale : float
-        Factor k on the errors.
+        Factor k on the errors, without its worst epochs.
     amplitude : ndarray, shape (q,), float64
     offset : float
         Of the baseline from the assumed one.
@@ -192,4 +195,17 @@ def source_best(noise: SourceNoise, columns: FloatArray, amplitude: Amplitude) -
     f, k, variance = found[j][1], math.exp(log_k[j]), noise.baseline_error**2
     across = (noise.fixed[j, 0, 1] - mixed[j, 0, :, 1] @ f) / k**2
     offset = float(variance * across / (1 + variance * noise.fixed[j, 1, 1] / k**2))
-    return SourceBest(k, f, offset, offset + columns @ f)
+    curve = offset + columns @ f
+    return SourceBest(k * spared(noise.light, noise.light.residual - curve), f, offset, curve)
+
+
+def spared(light: SourceLight, left: FloatArray) -> float:
+    """The scatter of ``left``, in errors, without its two worst epochs, relative to all of it.
+
+    Wrong epochs of one source are no reason to say that a curve does not describe the data.
+    """
+    squares = np.sort(np.square(left / light.sigma))
+    kept = len(squares) - SPARED
+    if kept < SPARED or not squares[-1] > 0:
+        return 1.0
+    return math.sqrt(float(squares[:kept].mean() / squares.mean()))

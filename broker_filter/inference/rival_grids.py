@@ -18,6 +18,7 @@ from broker_filter.inference.rival_amplitude import (
     log_by_noise,
     log_marginal,
     source_best,
+    spared,
 )
 from broker_filter.inference.rival_noise import NoisePrior, SourceNoise
 from broker_filter.types import FloatArray
@@ -98,7 +99,8 @@ def _smoothed(light: SourceLight, prior: NoisePrior, process: tuple[float, float
     flat = source_best(noise, _none(noise)[:, 0], _QUIET)
     off = light.residual - flat.curve
     white = light.sigma**2 * noise.whitened(off)
-    return replace(flat, curve=light.residual - white)
+    scale = flat.scale / spared(light, off) * spared(light, white)
+    return replace(flat, scale=scale, curve=light.residual - white)
 
 
 def artefact(noises: Sequence[SourceNoise], quiet: FloatArray) -> Found:

@@ -258,7 +258,7 @@ class Scorer:
         """
         fitter = self._of(scored, row)[0].fitter
         if whole_event:
-            fitter = fitter.reaching_back(max(t_start - float(epochs.mjd_tai[0]), 0.0))
+            fitter = fitter.of_whole_event(max(t_start - float(epochs.mjd_tai[0]), 0.0))
         starts = torch.from_numpy(self.posterior(scored, row, FIT_STARTS, seed))
         with one_thread():
             return fitter(epochs, t_start, starts, seed, samples=samples)

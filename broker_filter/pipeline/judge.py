@@ -12,8 +12,15 @@ from numpy.typing import NDArray
 
 from broker_filter.alerts.known_variables import KnownVariables
 from broker_filter.alerts.parts import Rival, Verdict
-from broker_filter.alerts.verdict import Findings, Rates, Record, is_established, verdict_of
-from broker_filter.inference.anomaly import anomalous_lens
+from broker_filter.alerts.verdict import (
+    LEAST_SCALE,
+    Findings,
+    Rates,
+    Record,
+    is_established,
+    verdict_of,
+)
+from broker_filter.inference.anomaly import anomalous
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.fit import usable_epochs, usable_rows
 from broker_filter.inference.rival_grids import Found
@@ -29,6 +36,11 @@ __all__ = ["Case", "Judge", "JudgeOptions", "Judgement"]
 EXPLAINED: Final = 0.7
 """Share of the chi2 of a constant star that a lens must explain to be tried with a stretch left
 out: a lens with an anomaly does."""
+
+CLEAR: Final = 3.0 * LN_10
+"""Lead over its rivals (natural log) of a lens that need not be tried so, if errors are right."""
+ROUGH: Final = 1.3
+"""Factor on the errors, in units of what the best rival needs, from which on a lens is rough."""
 
 BELOW: Final = 0.3
 """How far below the baseline, in units of how far above it, a star goes that is no lens."""
@@ -118,40 +130,37 @@ class Judge:
         began = time.perf_counter()
         compared = self._scorer.compare(epochs, fit, seed, self._options.noise)
         models = dict(compared.rivals)
-        anomalous = self._anomalous(window, epochs, fit, seed, compared)
-        if anomalous is not None:
-            models["anomalous"] = anomalous
+        for name, found in self._anomalous(window, epochs, fit, seed, compared).items():
+            if name not in models or found.log_p > models[name].log_p:
+                models[name] = found
         coordinates = window.batch.coordinates[window.row]
         label = self._options.known.label(window.batch.star[window.row], coordinates)
-        longest = self._scorer.prior_of(epochs.survey).high[LOG_TE]
-        found = _findings(epochs, fit, compared, models, longest)
-        verdict = verdict_of(found, Record(earlier_events, label), self._options.rates)
+        findings = _findings(epochs, fit, compared, models)
+        verdict = verdict_of(findings, Record(earlier_events, label), self._options.rates)
         self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="rivals")
         rivals = _rivals(epochs, fit, compared, models)
-        return Judgement(rivals, verdict, is_established(found))
+        return Judgement(rivals, verdict, is_established(findings))
 
     def _anomalous(
         self, window: Candidate, epochs: StarEpochs, fit: Fit, seed: int, compared: Comparison
-    ) -> Found | None:
-        """A lens with a stretch left out, where a lens explains most but not all."""
-        lens = compared.lens.found
-        if lens.log_p >= max(one.log_p for one in compared.rivals.values()):
-            return None
+    ) -> dict[str, Found]:
+        """Models with a stretch left out, where a lens explains most but not all."""
+        lens, rivals = compared.lens.found, compared.rivals.values()
+        scale = min(one.scale for one in rivals)
+        leads = lens.log_p >= max(one.log_p for one in rivals) + CLEAR
+        if leads and lens.scale <= ROUGH * max(scale, LEAST_SCALE):
+            return {}
         usable = usable_epochs(epochs)
         if _explained(usable, lens) < EXPLAINED:
-            return None
+            return {}
 
         def refit(kept: StarEpochs) -> Fit | NotFitted:
             return self._scorer.fit(
                 kept, fit.t_start, window.scored, window.row, seed, whole_event=True
             )
 
-        scale = min(one.scale for one in compared.rivals.values())
         prior = self._scorer.prior_of(epochs.survey)
-        return anomalous_lens(
-            *(usable, fit.t_start, prior, compared.lens, scale, refit),
-            *(self._options.noise, seed),
-        )
+        return anomalous(usable, fit.t_start, prior, compared, refit, self._options.noise, seed)
 
 
 def _explained(epochs: StarEpochs, lens: Found) -> float:
@@ -164,13 +173,8 @@ def _explained(epochs: StarEpochs, lens: Found) -> float:
 
 
 def _findings(
-    epochs: StarEpochs,
-    fit: Fit,
-    compared: Comparison,
-    models: Mapping[str, Found],
-    longest: float,
+    epochs: StarEpochs, fit: Fit, compared: Comparison, models: Mapping[str, Found]
 ) -> Findings:
-    """``longest`` is the largest log10 tE of the prior."""
     lens = compared.lens.found
     evidence = {name: (one.log_p - lens.log_p) / LN_10 for name, one in models.items()}
     smooth = compared.rivals["smooth"].curve
@@ -181,7 +185,7 @@ def _findings(
         goes_below=bool(-smooth.min() > BELOW * max(float(smooth.max()), 0.0)),
         days_to_peak=float(fit.t_start + compared.lens.theta[0] - epochs.mjd_tai.max()),
         p_value=float(fit.p_value),
-        too_long=bool(compared.lens.theta[LOG_TE] > longest - NEAR_EDGE),
+        too_long=bool(compared.lens.theta[LOG_TE] > fit.longest - NEAR_EDGE),
     )
 
 

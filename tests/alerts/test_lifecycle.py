@@ -121,6 +121,11 @@ def kinds(looks: list[Look], **about: Any) -> list[tuple[float, str]]:
             id="a long event goes on after a gap longer than its window",
         ),
         pytest.param(
+            [(100, 9), (220, 9), (221, 9)],
+            [(100, "new"), (220, "update")],
+            id="a long event goes on after the gap between two seasons",
+        ),
+        pytest.param(
             [(100, 9), (125, 2.9)],
             [(100, "new"), (125, "final")],
             id="a gap after which nothing is left ends the event",
@@ -189,6 +194,18 @@ def test_each_day_near_the_peak_is_news_and_far_from_it_is_none() -> None:
     far = [mjd for mjd, _ in kinds(looks, t0=99.0, tE=0.5)]
     assert near == [100, 100.5, 101, 102, 103, 104, 105]
     assert far == [100, 100.5, 101, 102, 104, 108]
+
+
+def test_a_long_event_gives_its_updates_over_all_of_its_length() -> None:
+    looks = [(100.0 + day, 9.0) for day in range(30)]
+    found = [mjd for mjd, _ in kinds(looks, t0=121.0, tE=40.0)]
+    assert found == [100, 101, 102, 104, 108, 112, 116, 120, 121, 125, 129]
+
+
+def test_a_quarter_of_the_updates_is_kept_for_after_the_peak() -> None:
+    looks: list[Look] = [(100.0 + day, 10.0 * 2**day) for day in range(12)]
+    found = kinds(looks, t0=109.5, rule=Rule(3.0, max_updates=4))
+    assert [mjd for mjd, _ in found] == [100, 101, 102, 103, 110]
 
 
 def moving(t0s: list[float], rule: Rule = RULE) -> list[float]:

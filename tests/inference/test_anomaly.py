@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from broker_filter.inference.anomaly import anomalous_lens, worst_stretch
+from broker_filter.inference.anomaly import anomalous, worst_stretch
 from broker_filter.inference.fit import Fitter
 from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.magnification import excess
@@ -47,12 +47,11 @@ def gains(signal: FloatArray) -> tuple[float, float, dict[str, float]]:
     lenses = fit(of).lenses
     assert lenses is not None
     found = compare(Likelihood(of, 60_000.0, PRIOR), lenses, NoisePrior(), SPAN, 1)
-    scale = min(one.scale for one in found.rivals.values())
-    anomalous = anomalous_lens(of, 60_000.0, PRIOR, found.lens, scale, fit, NoisePrior(), 1)
-    assert anomalous is not None
-    best = max(one.log_p for one in found.rivals.values())
-    over_lens = anomalous.log_p - found.lens.found.log_p
-    return anomalous.log_p - best, over_lens, dict(anomalous.parameters)
+    models = anomalous(of, 60_000.0, PRIOR, found, fit, NoisePrior(), 1)
+    lens = models.pop("anomalous")
+    best = max(one.log_p for one in (*found.rivals.values(), *models.values()))
+    over_lens = lens.log_p - found.lens.found.log_p
+    return lens.log_p - best, over_lens, dict(lens.parameters)
 
 
 def test_a_planet_mends_the_lens() -> None:
@@ -66,6 +65,16 @@ def test_a_planet_mends_the_lens() -> None:
 def test_a_lens_gains_nothing() -> None:
     _, over_lens, _ = gains(LENS)
     assert over_lens < 0
+
+
+def test_an_outburst_with_a_dip_is_none_of_a_lens() -> None:
+    """Without the dip an outburst describes it better than a lens does."""
+    rise, decline = (T - 8.0) / 0.5, np.exp(-(T - 12.5) / 2.0)
+    outburst = np.where(T < 12.5, 1.0, decline) * np.clip(rise, 0, 1)
+    dip = -0.5 * np.exp(-0.5 * ((T - 10.5) / 0.3) ** 2)
+    over_rivals, over_lens, _ = gains(0.6 * (outburst + dip))
+    assert over_lens > 10
+    assert over_rivals < -3
 
 
 def test_pulsation_is_not_mended_by_leaving_out_a_stretch() -> None:

@@ -55,6 +55,17 @@ def log_gaussian(x: FloatArray, covariance: FloatArray) -> float:
     return float(-0.5 * (x @ np.linalg.solve(covariance, x) + log))
 
 
+def test_two_wild_epochs_do_not_make_errors_look_too_small() -> None:
+    nothing = np.zeros((60, 0))
+    scales = []
+    for wild in (0, 2, 6):
+        spoilt = light(5, 60)
+        spoilt.residual[10 : 10 + wild] += 3.0
+        scales.append(source_best(SourceNoise(spoilt, WHITE), nothing, AnySign((1.0,))).scale)
+    assert scales[1] == pytest.approx(scales[0], rel=0.15)
+    assert scales[2] > 5 * scales[0]
+
+
 def test_products_are_those_of_the_dense_covariance() -> None:
     noise = SourceNoise(light(1), NoisePrior())
     columns = np.random.default_rng(2).normal(size=(30, 3, 2))

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from broker_filter.inference.fit import Fitter
+from broker_filter.inference.fit import NO_BASELINE, Fitter, usable_epochs
 from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.magnification import excess
 from broker_filter.inference.noise_bounds import NoiseBounds
 from broker_filter.inference.noise_family import NoiseFamily
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.inference.robust import source_lights
-from broker_filter.types import Fit, StarEpochs
+from broker_filter.types import Fit, SourceHistory, StarEpochs
 
 PRIOR = BoxPrior("test", (0.0, 0.0, -1.0, -3.0, 0.0), (20.0, 1.5, 1.5, 0.0, 1.0))
 FAMILY = NoiseFamily(scale=(0.8, 1.5), red_noise=2.0)
@@ -85,11 +85,51 @@ def test_a_fit_that_reaches_back_finds_a_peak_before_its_window() -> None:
     late = 60_000.0 + 12
     fitter = Fitter(PRIOR)
     short = fitter(of, late, torch.empty(0, 5), 1)
-    whole = fitter.reaching_back(12)(of, late, torch.empty(0, 5), 1)
+    whole = fitter.of_whole_event(12)(of, late, torch.empty(0, 5), 1)
     assert isinstance(short, Fit)
     assert isinstance(whole, Fit)
     assert whole.best[0] == pytest.approx(9.1 - 12, abs=0.2)
     assert whole.log10_k > short.log10_k + 10
+
+
+def test_the_fit_of_a_whole_event_finds_one_longer_than_the_network_s_prior() -> None:
+    t = np.linspace(0, 600, 400)
+    true = 0.8 * excess(np.hypot(0.2, (t - 310) / 150), 0.001)
+    rng = np.random.default_rng(12)
+    of = replace(
+        epochs(1),
+        mjd_tai=60_000 + t,
+        flux=(1 + true + rng.normal(0, 0.02, len(t))).astype(np.float32),
+        sigma=np.full(len(t), 0.02, np.float32),
+        source=np.zeros(len(t), np.int16),
+    )
+    fitter = Fitter(PRIOR).of_whole_event(580)
+    found = fitter(of, 60_580.0, torch.empty(0, 5), 1)
+    assert isinstance(found, Fit)
+    low, middle, high = np.quantile(found.samples[:, 2], (0.01, 0.5, 0.99))
+    assert low < np.log10(150) < high
+    assert high < found.longest - 0.1
+    assert middle > PRIOR.high[2]
+
+
+def test_a_source_that_joins_an_event_has_no_known_baseline() -> None:
+    """A site that begins at the peak calls lensed light its baseline."""
+    of = epochs(13, height=0.8, sites=2)
+    late = (of.source == 0) | (of.mjd_tai > 60_000 + 8)
+    flux = np.where(of.source == 1, of.flux / 2, of.flux)
+    known = SourceHistory(40.0, 40.0, 1.0, 1.0, 0.1)
+    unknown = SourceHistory(0.0, 0.0, 1.0, 0.0, 0.0)
+    joined = replace(of, flux=flux.astype(np.float32), history=(known, unknown))
+    joined = replace(
+        joined, **{k: getattr(joined, k)[late] for k in ("mjd_tai", "flux", "sigma", "source")}
+    )
+    assert usable_epochs(joined).error.tolist() == [of.error[0], NO_BASELINE]
+    both_new = replace(joined, history=(unknown, unknown))
+    assert usable_epochs(both_new).error.tolist() == of.error.tolist()
+    found = Fitter(PRIOR)(joined, 60_000.0, torch.empty(0, 5), 1)
+    assert isinstance(found, Fit)
+    assert found.p_value > 1e-3
+    assert found.sources[1].baseline == pytest.approx(0.5, abs=0.05)
 
 
 def test_an_event_beside_gross_outliers_is_still_one() -> None:
