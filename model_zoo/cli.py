@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from broker_filter.errors import BrokerFilterError
+from broker_filter.errors import BrokerFilterError, ConfigError
 from broker_filter.inference import zoo
 from broker_filter.observe.text import aligned_table, printable_lines
-from model_zoo.evaluate.labels import LABELS, read_labels, some_of_each
+from model_zoo.evaluate.draw.sky import draw_sky
+from model_zoo.evaluate.labels import LABELS, LabelledStar, read_labels, some_of_each
+from model_zoo.evaluate.report.report import machine
+from model_zoo.evaluate.report.sky import write_sky_page
+from model_zoo.evaluate.served import serving
 from model_zoo.evaluate.sets import FULL, FULL_PROOF, QUICK, QUICK_PROOF, Proof
-from model_zoo.evaluate.sky import Filter, evaluate_sky, read_causes, sky_table, summary
+from model_zoo.evaluate.sky import Filters, evaluate_sky
+from model_zoo.evaluate.sky_summary import read_causes, sky_table, summary
 from model_zoo.evaluate.suite import PARTS, add_part, card_figures, evaluate
 from model_zoo.training.config import load_config
 from model_zoo.training.entry import file_entry, refile
@@ -90,7 +98,12 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         description="Measure an entry on the frozen test sets: results.json, pictures, report.md.",
         epilog="example: model-zoo evaluate fspl-paper-1.0.0 --out report --quick",
     )
-    evaluation.add_argument("model", help="an entry's name, or its folder")
+    evaluation.add_argument(
+        "model",
+        nargs="?",
+        help="an entry's name, or its folder; with --sky each star by default goes through the"
+        " entry that serves its survey",
+    )
     evaluation.add_argument("--out", type=Path, default=Path("report"), help="folder to write to")
     evaluation.add_argument(
         "--parts", type=lambda text: text.split(","), help=f"some of {', '.join(PARTS)}"
@@ -112,7 +125,10 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         "--labels", type=Path, default=LABELS, metavar="FILE", help="their table (CSV)"
     )
     sky.add_argument(
-        "--half", choices=["tune", "report", "all"], default="report", help="which of them"
+        "--half",
+        choices=["tune", "report", "all"],
+        help="which of them: by default the report half of the table that is kept here, all of"
+        " another one",
     )
     sky.add_argument(
         "--surveys",
@@ -123,6 +139,9 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     sky.add_argument("--most", type=int, metavar="N", help="stars of each class and survey")
     sky.add_argument(
         "--every-days", type=float, default=1.0, metavar="D", help="between two evaluations"
+    )
+    sky.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (all cores)"
     )
     go_on = "parts that are done stay in --out, name the others with --parts"
     evaluation.set_defaults(run=_evaluate, go_on=go_on)
@@ -160,10 +179,11 @@ def _train(args: argparse.Namespace) -> int:
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-    path = Path(args.model)
-    entry = zoo.verify(path if path.is_dir() else zoo.find(args.model))
     if args.sky:
-        return _evaluate_sky(args, entry)
+        return _evaluate_sky(args)
+    if args.model is None:
+        raise ConfigError("which entry? give its name (model-zoo evaluate NAME), or --sky DIR")
+    entry = _entry(args.model)
     usual = asdict(QUICK_PROOF if args.quick else FULL_PROOF)
     proof = Proof(**{name: getattr(args, name) or usual[name] for name in PROVED})
     results = evaluate(
@@ -183,21 +203,53 @@ def _evaluate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _evaluate_sky(args: argparse.Namespace, entry: zoo.Entry) -> int:
-    stars = [one for one in read_labels(args.labels) if args.half in (one.half, "all")]
+@cache
+def _entry(name: str) -> zoo.Entry:
+    path = Path(name)
+    return zoo.verify(path if path.is_dir() else zoo.find(name))
+
+
+@dataclass(frozen=True, slots=True)
+class _EntryOf:
+    """The entry of a star: the one that was named, or else the one that serves its survey."""
+
+    name: str | None
+
+    def __call__(self, star: LabelledStar) -> zoo.Entry:
+        return _entry(self.name or serving(star.survey))
+
+
+def _evaluate_sky(args: argparse.Namespace) -> int:
+    half = args.half or ("report" if args.labels == LABELS else "all")
+    stars = [one for one in read_labels(args.labels) if half in (one.half, "all")]
     if args.surveys is not None:
         stars = [one for one in stars if one.survey.lower().startswith(tuple(args.surveys))]
     if args.most is not None:
         stars = some_of_each(stars, args.most)
+    entry_of = _EntryOf(args.model)
     records = evaluate_sky(
-        Filter(entry, every_days=args.every_days), args.sky, stars, args.out / "sky_stars.jsonl"
+        Filters(args.sky, entry_of, args.every_days),
+        stars,
+        args.out / "sky_stars.jsonl",
+        jobs=args.jobs,
+        quiet=args.quiet,
     )
-    found = summary(records, entry.window_days, entry.threshold, read_causes())
-    asked = {"half": args.half, "of_stars": len(stars), "every_days": args.every_days}
+    found = summary(records, entry_of, read_causes())
+    asked = {"half": half, "of_stars": len(stars), "every_days": args.every_days}
     asked |= {} if args.surveys is None else {"surveys": args.surveys}
-    found = {"model_id": entry.model_id} | asked | found
+    now = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
+    found = (
+        ({} if args.model is None else {"model_id": _entry(args.model).model_id})
+        | now
+        | asked
+        | found
+    )
     (args.out / "sky.json").write_text(json.dumps(found, indent=1) + "\n")
-    add_part(entry, args.out, "sky", found)
+    if args.model is None:
+        draw_sky(found, args.out)
+        write_sky_page(found, args.out)
+    else:
+        add_part(_entry(args.model), args.out, "sky", found)
     print(sky_table(found))
     print(f"written: {args.out / 'sky.json'}")
     return 0

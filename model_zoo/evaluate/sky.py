@@ -1,35 +1,30 @@
-"""The filter on labelled stars of the real sky: what alerts, and what it is called.
+"""The filter on labelled stars of the real sky: each star goes through the service's own path.
 
-Each star goes through the service's own path, from its epochs in the order in which they happened
-to the alerts, with default settings. `broker_filter` reads its files as ``replay`` does.
+From its epochs in the order in which they happened to the alerts, with default settings.
+`broker_filter` reads its files as ``replay`` does.
 """
 
 from __future__ import annotations
 
-import csv
-import json
-import math
+import multiprocessing
 import tempfile
 import zipfile
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
-from scipy.stats import chi2
 
-from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.certifications import Certification
-from broker_filter.alerts.verdict import LENSES, VERDICTS
-from broker_filter.config import AlertSettings, Settings
+from broker_filter.config import Settings
 from broker_filter.errors import BrokerFilterError, ConfigError
+from broker_filter.inference import zoo
 from broker_filter.inference.scorer import Scored, Scorer
-from broker_filter.inference.zoo import Entry
 from broker_filter.observe.metrics import Metrics
-from broker_filter.observe.text import aligned_table
 from broker_filter.replay.lightcurves.file import read_lightcurve
 from broker_filter.replay.lightcurves.stream import LightCurves, load
 from broker_filter.service.watched import watched_pipeline
@@ -43,122 +38,27 @@ from broker_filter.types import (
     WindowBatch,
 )
 from model_zoo.evaluate.labels import LabelledStar
-from model_zoo.evaluate.measure.cuts import CUTS
-from model_zoo.evaluate.measure.point_lens import GOOD_CHI2, LEAST_DELTA_CHI2, point_lens_of
+from model_zoo.evaluate.measure.point_lens import point_lens_of
 from model_zoo.evaluate.measure.wavelet import Wavelet, find_wavelet
 from model_zoo.evaluate.measure.window_cuts import WindowCuts
+from model_zoo.evaluate.sky_records import (
+    AlertRecord,
+    StarRecord,
+    WindowRecord,
+    append_record,
+    read_records,
+)
+from model_zoo.progress import Progress
 
-__all__ = [
-    "AlertRecord",
-    "Filter",
-    "StarRecord",
-    "WindowRecord",
-    "evaluate_sky",
-    "read_causes",
-    "read_star",
-    "sky_table",
-    "summary",
-]
+__all__ = ["Filter", "Filters", "evaluate_sky", "read_star"]
 
-EVENT: Final = "microlensing"
-QUIET: Final = "quiet"
-FAR: Final = 5.0
-"""Einstein times and, on top, one window from the peak, beyond which the star of an event is quiet.
-"""
-CAUSES: Final = Path(__file__).parent / "sky_causes.csv"
-"""False alarms that were looked at by eye, and what they come from."""
-TRIGGER: Final = AlertSettings().trigger_log10_k
 YEAR: Final = 365.25
 GAP_DAYS: Final = 20.0
 TOPIC: Final = "sky"
 WAVELET_EVERY: Final = 40
 """One window in so many is shown to the detector by wavelets, which takes longer than all else."""
 
-
-@dataclass(frozen=True, slots=True)
-class WindowRecord:
-    """One evaluated window.
-
-    Parameters
-    ----------
-    last : float, MJD TAI
-        Its last epoch.
-    network : float
-        log10 K.
-    certified, white : float or None
-        The same of its fit if it had one, after the charge for looks: of the family of noise, and
-        of white noise.
-    cuts : tuple of str
-        The hard cuts that it passes.
-    point_lens : (float, float) or None
-        Delta chi2 of the best point lens against a constant star, and chi2 per degree of freedom
-        of that lens; None where an older record did not measure it.
-    wavelet : bool or None
-        Whether MicroWavelet has a peak in it; None where it was not shown to it.
-    """
-
-    last: float
-    network: float
-    certified: float | None = None
-    white: float | None = None
-    cuts: tuple[str, ...] = ()
-    point_lens: tuple[float, float] | None = None
-    wavelet: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AlertRecord:
-    """What is kept of an alert."""
-
-    mjd: float
-    event: str
-    state: str
-    log10_k: float
-    verdict: str
-    reason: str
-    probabilities: Mapping[str, float]
-    rivals: Mapping[str, float]
-    t0: tuple[float, float, float]
-    tE: float  # noqa: N815  the field's own name for it
-
-    @classmethod
-    def of(cls, alert: Alert) -> AlertRecord:
-        """From an alert; without a verdict it is "none"."""
-        t0, said = alert.interval("t0"), alert.verdict
-        return cls(
-            alert.last_epoch_mjd_tai,
-            str(alert.event_id),
-            alert.state,
-            alert.log10_k,
-            "none" if said is None else said.verdict,
-            "" if said is None else said.reason,
-            {} if said is None else dict(said.probabilities),
-            {rival.name: rival.log10_k for rival in alert.rivals},
-            (t0.p16, t0.median, t0.p84),
-            alert.interval("tE").median,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class StarRecord:
-    """What came of one star.
-
-    Parameters
-    ----------
-    star : LabelledStar
-    years : float
-        In which it was observed.
-    windows : list of WindowRecord
-    alerts : list of AlertRecord
-    problem : str
-        Why its files could not be read; empty where they could.
-    """
-
-    star: LabelledStar
-    years: float = 0.0
-    windows: list[WindowRecord] = field(default_factory=list)
-    alerts: list[AlertRecord] = field(default_factory=list)
-    problem: str = ""
+EntryOf = Callable[[LabelledStar], zoo.Entry]
 
 
 class _Watch:
@@ -237,7 +137,7 @@ class Filter:
         Days between two evaluations of a star.
     """
 
-    def __init__(self, entry: Entry, *, every_days: float = 1.0) -> None:
+    def __init__(self, entry: zoo.Entry, *, every_days: float = 1.0) -> None:
         settings = Settings.model_validate(
             {
                 "kafka": {"bootstrap_servers": "localhost:9092", "input_topics": [TOPIC]},
@@ -305,209 +205,94 @@ def _file(folder: Path, path: str, unpacked: Path) -> Path:
         raise ConfigError(f"{path} cannot be read: {error}") from None
 
 
-def evaluate_sky(
-    filter_star: Filter, folder: Path, stars: Iterable[LabelledStar], out: Path
-) -> list[StarRecord]:
-    """Send stars through the filter; each is written to ``out`` (JSON lines) as it is done.
-
-    Stars that are there from an earlier run are not sent again.
-    """
-    done = {one.star.name: one for one in _earlier(out)}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    records = []
-    for star in stars:
-        if star.name in done:
-            records.append(done[star.name])
-            continue
-        try:
-            record = filter_star(star, read_star(folder, star))
-        except BrokerFilterError as error:
-            record = StarRecord(star, problem=str(error))
-        records.append(record)
-        with out.open("a") as file:
-            file.write(json.dumps(asdict(record)) + "\n")
-    return records
-
-
-def read_causes(path: Path = CAUSES) -> list[dict[str, str]]:
-    """A table of false alarms: star, mjd, log10_k, verdict and cause, all as text."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def _earlier(path: Path) -> list[StarRecord]:
-    if not path.exists():
-        return []
-    return [_record(json.loads(line)) for line in path.read_text().splitlines()]
-
-
-def _record(said: Mapping[str, Any]) -> StarRecord:
-    star = dict(said["star"])
-    star["files"] = tuple(tuple(one) for one in star["files"])
-    return StarRecord(
-        LabelledStar(**star),
-        said["years"],
-        [_window(one) for one in said["windows"]],
-        [AlertRecord(**one) for one in said["alerts"]],
-        said["problem"],
-    )
-
-
-def _window(said: Mapping[str, Any]) -> WindowRecord:
-    lens = said.get("point_lens")
-    return WindowRecord(
-        **{**said, "cuts": tuple(said["cuts"]), "point_lens": lens and (lens[0], lens[1])}
-    )
-
-
-def summary(
-    records: Sequence[StarRecord],
-    window_days: float,
-    threshold: float,
-    causes: Sequence[Mapping[str, str]] = (),
-) -> dict[str, Any]:
-    """What sky.json holds.
+@dataclass(slots=True)
+class Filters:
+    """Sends each star through a filter of the entry that serves it, and says what came of it.
 
     Parameters
     ----------
-    records : sequence of StarRecord
-    window_days : float
-        Length of a window.
-    threshold : float
-        log10 K of the network from which on a window would alert by the network alone.
-    causes : sequence of mapping
-        Rows of `read_causes`.
+    folder : Path
+        Of the stars' files.
+    entry_of : callable
+        The entry of a star.
+    every_days : float
+        Days between two evaluations of a star.
     """
-    stars = {one.star.name: one.star for one in records}
-    groups: defaultdict[tuple[str, str], list[StarRecord]] = defaultdict(list)
-    for one in records:
-        if one.problem:
-            continue
-        for kind, part in _by_class(one, window_days):
-            groups[kind, one.star.survey].append(part)
-    return {
-        "stars": len(records),
-        "classes": [
-            _class_row(kind, survey, part, threshold)
-            for (kind, survey), part in sorted(groups.items())
-        ],
-        "events": [
-            _event_row(one, window_days)
-            for one in records
-            if one.star.kind == EVENT and one.star.t0 is not None and not one.problem
-        ],
-        "looked_at": [
-            {**row, "class": stars[row["star"]].kind} for row in causes if row["star"] in stars
-        ],
-        "unreadable": [
-            {"name": one.star.name, "problem": one.problem} for one in records if one.problem
-        ],
-    }
+
+    folder: Path
+    entry_of: EntryOf
+    every_days: float = 1.0
+    _made: dict[str, Filter] = field(default_factory=dict, init=False)
+
+    def __call__(self, star: LabelledStar) -> StarRecord:
+        """What came of a star, or why its files could not be read."""
+        entry = self.entry_of(star)
+        try:
+            parts = read_star(self.folder, star)
+            if entry.model_id not in self._made:
+                self._made[entry.model_id] = Filter(entry, every_days=self.every_days)
+            return self._made[entry.model_id](star, parts)
+        except BrokerFilterError as error:
+            return StarRecord(star, problem=str(error))
 
 
-def _by_class(one: StarRecord, window_days: float) -> list[tuple[str, StarRecord]]:
-    """The star under its class; that of an event of known length far from it as a quiet one."""
-    star = one.star
-    if star.kind != EVENT or star.t0 is None or star.tE is None:
-        return [(star.kind, one)]
-    far = FAR * star.tE + window_days
+def evaluate_sky(
+    filters: Filters,
+    stars: Sequence[LabelledStar],
+    out: Path,
+    *,
+    jobs: int = 1,
+    quiet: bool = True,
+) -> list[StarRecord]:
+    """Send stars through filters; each is written to ``out`` (JSON lines) as it is done.
 
-    def part(*, near: bool) -> StarRecord:
-        def kept(mjd: float) -> bool:
-            return (abs(mjd - cast("float", star.t0)) <= far) == near
+    Stars that are there from an earlier run are not sent again.
 
-        windows = [w for w in one.windows if kept(w.last)]
-        share = len(windows) / max(len(one.windows), 1)
-        alerts = [a for a in one.alerts if kept(a.mjd)]
-        return StarRecord(star, one.years * share, windows, alerts)
+    Parameters
+    ----------
+    filters : Filters
+    stars : sequence of LabelledStar
+    out : Path
+        Its folder is made if need be.
+    jobs : int
+        Processes; with one all happens in this one.
+    quiet : bool
+        Shows no progress.
 
-    return [(EVENT, part(near=True)), (QUIET, part(near=False))]
-
-
-def _class_row(
-    kind: str, survey: str, records: Sequence[StarRecord], threshold: float
-) -> dict[str, Any]:
-    windows = [window for one in records for window in one.windows]
-    certified, white = (
-        [k for k in (getattr(w, name) for w in windows) if k is not None]
-        for name in ("certified", "white")
-    )
-    alerts = [alert for one in records for alert in one.alerts]
-    years = sum(one.years for one in records)
-    events = sum(len({alert.event for alert in one.alerts}) for one in records)
-    return {
-        "class": kind,
-        "survey": survey,
-        "stars": len(records),
-        "windows": len(windows),
-        "star_years": round(years, 3),
-        "triggered": sum(window.network >= TRIGGER for window in windows),
-        "network_above": sum(window.network >= threshold for window in windows),
-        "certified_above_3": sum(k > 3 for k in certified),
-        "certified_above_6_6": sum(k > 6.6 for k in certified),
-        "highest_certified": round(max(certified), 2) if certified else None,
-        "white_above_3": sum(k > 3 for k in white),
-        "cuts": {name: sum(name in w.cuts for w in windows) for name in CUTS},
-        "searches": _searches(windows),
-        "events": events,
-        "events_per_star_year": round(events / years, 4) if years else None,
-        "events_per_star_year_below": round(_upper_limit(events) / years, 4) if years else None,
-        "verdicts": dict(sorted(Counter(alert.verdict for alert in alerts).items())),
-        "stars_with_verdict_microlensing": sum(
-            any(alert.verdict in LENSES for alert in one.alerts) for one in records
-        ),
-    }
+    Returns
+    -------
+    list of StarRecord
+        In the order of the stars.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    done = {one.star.name: one for one in read_records(out)}
+    left = [star for star in stars if star.name not in done]
+    with Progress("sky", len(left), "stars", quiet=quiet) as progress:
+        for record in _sent(filters, left, min(jobs, len(left))):
+            append_record(out, record)
+            done[record.star.name] = record
+            progress.add(1)
+    return [done[star.name] for star in stars]
 
 
-def _searches(windows: Sequence[WindowRecord]) -> dict[str, dict[str, int]]:
-    """How many windows other searches pass, of those that were shown to them."""
-    lenses = [w.point_lens for w in windows if w.point_lens is not None]
-    above = [chi2 for delta_chi2, chi2 in lenses if delta_chi2 >= LEAST_DELTA_CHI2]
-    peaks = [w.wavelet for w in windows if w.wavelet is not None]
-    return {
-        "point_lens": {"passed": len(above), "of": len(lenses)},
-        "good_point_lens": {"passed": sum(c <= GOOD_CHI2 for c in above), "of": len(lenses)},
-        "microwavelet": {"passed": sum(peaks), "of": len(peaks)},
-    }
+def _sent(filters: Filters, stars: Sequence[LabelledStar], jobs: int) -> Iterator[StarRecord]:
+    """What came of stars, in any order."""
+    if jobs <= 1:
+        yield from map(filters, stars)
+        return
+    context = multiprocessing.get_context("spawn")  # a fork would share the threads of torch
+    with ProcessPoolExecutor(jobs, context, _begin, (replace(filters),)) as pool:
+        for each in as_completed([pool.submit(_send, star) for star in stars]):
+            yield each.result()
 
 
-def _upper_limit(count: int, confidence: float = 0.95) -> float:
-    """Of a Poisson mean."""
-    return float(chi2.ppf(confidence, 2 * count + 2) / 2)
+_OF_PROCESS: list[Filters] = []
 
 
-def _event_row(one: StarRecord, window_days: float) -> dict[str, Any]:
-    """What the filter found of one published event; its verdict is that of the last alert."""
-    star = one.star
-    far = math.inf if star.tE is None else FAR * star.tE + window_days
-    near = [a for a in one.alerts if abs(a.mjd - (star.t0 or 0.0)) <= far]
-    said = [a for a in near if a.verdict != "none"]
-    last = said[-1] if said else None
-    return {
-        "name": star.name,
-        "survey": star.survey,
-        "found": bool(near),
-        "first_alert_mjd": near[0].mjd if near else None,
-        "t0": last and last.t0[1],
-        "t0_p16": last and last.t0[0],
-        "t0_p84": last and last.t0[2],
-        "tE": last and last.tE,
-        "published_t0": star.t0,
-        "published_tE": star.tE,
-        "verdict": last.verdict if last else "none",
-        "verdicts": dict(Counter(alert.verdict for alert in near)),
-    }
+def _begin(filters: Filters) -> None:
+    _OF_PROCESS[:] = [filters]
 
 
-def sky_table(found: Mapping[str, Any]) -> str:
-    """The classes of sky.json and their verdicts, for a terminal."""
-    head = ("class", "survey", "stars", "windows", "network", "K > 3", *VERDICTS)
-    rows = (
-        (
-            *(row["class"], row["survey"], str(row["stars"]), str(row["windows"])),
-            *(str(row["network_above"]), str(row["certified_above_3"])),
-            *(str(row["verdicts"].get(name, 0)) for name in VERDICTS),
-        )
-        for row in found["classes"]
-    )
-    return aligned_table(head, rows)
+def _send(star: LabelledStar) -> StarRecord:
+    (filters,) = _OF_PROCESS
+    return filters(star)

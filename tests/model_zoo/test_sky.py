@@ -14,15 +14,10 @@ from broker_filter.inference import zoo
 from model_zoo.cli import main
 from model_zoo.evaluate.labels import LABELS, LabelledStar, read_labels, some_of_each
 from model_zoo.evaluate.measure.service_path import START, one_star
-from model_zoo.evaluate.sky import (
-    AlertRecord,
-    Filter,
-    StarRecord,
-    WindowRecord,
-    read_star,
-    sky_table,
-    summary,
-)
+from model_zoo.evaluate.served import SERVED, serving
+from model_zoo.evaluate.sky import Filter, Filters, evaluate_sky, read_star
+from model_zoo.evaluate.sky_records import AlertRecord, StarRecord, WindowRecord
+from model_zoo.evaluate.sky_summary import sky_table, summary
 from model_zoo.evaluate.suite import add_part
 
 HEAD = "path,star,band,class,survey,t0,tE\n"
@@ -99,12 +94,16 @@ def alert(mjd: float, verdict: str, event: str = "e") -> AlertRecord:
     return AlertRecord(mjd, event, "new", 9.0, verdict, "", {}, {}, spread, 2.0)
 
 
+def entry_of(_: LabelledStar) -> zoo.Entry:
+    return zoo.verify(zoo.find("fspl-roman-1.0.0"))
+
+
 def test_summary_counts_windows_alerts_and_verdicts() -> None:
     nova = LabelledStar("n", "dwarf-nova", "OGLE", (), None, None)
     windows = [WindowRecord(t, k, c) for t, k, c in [(1, 0.0, None), (2, 4.0, 7.0), (3, 5.0, 4.0)]]
     alerts = [alert(2, "outburst"), alert(3, "microlensing", "f")]
     unread = StarRecord(LabelledStar("u", "flare", "TESS", (), None, None), problem="no such file")
-    found = summary([StarRecord(nova, 2.0, windows, alerts), unread], 20.0, 3.05)
+    found = summary([StarRecord(nova, 2.0, windows, alerts), unread], entry_of)
     (row,) = found["classes"]
     assert (row["class"], row["stars"], row["windows"], row["network_above"]) == (
         *("dwarf-nova", 1),
@@ -127,7 +126,7 @@ def test_other_searches_count_the_windows_that_were_shown_to_them() -> None:
         WindowRecord(3, 0.0, point_lens=(20.0, 1.0), wavelet=False),
         WindowRecord(4, 0.0),
     ]
-    (row,) = summary([StarRecord(nova, 2.0, windows)], 20.0, 3.05)["classes"]
+    (row,) = summary([StarRecord(nova, 2.0, windows)], entry_of)["classes"]
     assert row["searches"] == {
         "point_lens": {"passed": 2, "of": 3},
         "good_point_lens": {"passed": 1, "of": 3},
@@ -142,18 +141,69 @@ def test_stars_are_chosen_by_how_their_survey_begins(
     labels = table(tmp_path, HEAD + rows)
     asked = ["evaluate", "fspl-roman-1.0.0", "--sky", str(tmp_path), "--labels", str(labels)]
     out = tmp_path / "out"
-    main([*asked, "--half", "all", "--surveys", "ogle,KMT", "--out", str(out)])
+    main([*asked, "--half", "all", "--jobs", "1", "--surveys", "ogle,KMT", "--out", str(out)])
     found = json.loads((out / "sky.json").read_text())
     assert [one["name"] for one in found["unreadable"]] == ["OGLE-II LMC", "KMT raw"]
     assert found["surveys"] == ["ogle", "kmt"]
     assert "sky.json" in capsys.readouterr().out
 
 
+def test_all_stars_of_another_table_go_each_through_the_entry_of_its_survey(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(
+        f"no.dat,star {i},I,quiet,{s},,\n" for i, s in enumerate(("KMT", "ZTF", "Roman"))
+    )
+    labels, out = table(tmp_path, HEAD + rows), tmp_path / "out"
+    assert not main(
+        ["evaluate", "--sky", str(tmp_path), "--labels", str(labels), "--out", str(out)]
+    )
+    found = json.loads((out / "sky.json").read_text())
+    assert found["models"] == {
+        "KMT": "fspl-ground-1.0.0",
+        "ZTF": "fspl-sparse-1.0.0",
+        "Roman": "fspl-roman-1.0.0",
+    }
+    assert len(found["unreadable"]) == 3
+    assert "| ZTF | fspl-sparse-1.0.0 |" in (out / "report.md").read_text()
+    assert "sky.json" in capsys.readouterr().out
+    assert main(["evaluate"]) == 2
+    assert "which entry?" in capsys.readouterr().err
+
+
+def test_all_entries_that_serve_surveys_are_in_the_zoo() -> None:
+    for name in SERVED:
+        assert zoo.find(name).is_dir()
+    assert serving("KMT raw") == "fspl-ground-1.0.0"
+    assert serving("Roman simulation") == "fspl-roman-1.0.0"
+
+
+def test_processes_find_what_one_finds_and_a_second_run_goes_on(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    for name in ("a", "b"):
+        lines = [f"{2455262.5 + i / 3:.5f} {18 + rng.normal(0, 0.02):.4f} 0.02" for i in range(90)]
+        (tmp_path / f"{name}.dat").write_text("\n".join(lines) + "\n")
+    stars = [
+        LabelledStar(name, "quiet", "OGLE", ((f"{name}.dat", "I"),), None, None)
+        for name in ("a", "b", "missing")
+    ]
+    filters = Filters(tmp_path, entry_of, every_days=5.0)
+    one = evaluate_sky(filters, stars, tmp_path / "one.jsonl")
+    two = evaluate_sky(filters, stars, tmp_path / "two.jsonl", jobs=2)
+    assert [record.star.name for record in two] == ["a", "b", "missing"]
+    assert two == one
+    assert two[0].windows
+    assert "missing.dat" in two[2].problem
+    for star in stars[:2]:
+        (tmp_path / star.files[0][0]).unlink()
+    assert evaluate_sky(filters, stars, tmp_path / "one.jsonl") == one
+
+
 def test_the_star_of_an_event_is_quiet_far_from_it() -> None:
     star = LabelledStar("e", "microlensing", "KMT", (), 1000.0, 2.0)
     windows = [WindowRecord(float(t), 0.0) for t in np.arange(800, 1200, 5)]
     alerts = [alert(999, "unclear"), alert(1003, "microlensing"), alert(900, "artefact", "f")]
-    found = summary([StarRecord(star, 1.0, windows, alerts)], 20.0, 3.05)
+    found = summary([StarRecord(star, 1.0, windows, alerts)], entry_of)
     event, quiet = found["classes"]
     assert (event["class"], event["windows"]) == ("microlensing", 13)
     assert (quiet["class"], quiet["windows"]) == ("quiet", 67)
@@ -171,7 +221,7 @@ def test_the_record_becomes_a_part_of_the_entrys_report(tmp_path: Path) -> None:
     windows = [WindowRecord(999.0, 4.0, 5.0, 30.0, ("sumi_2011",), (700.0, 1.2), True)]
     records = [StarRecord(event, 1.0, windows, [alert(999, "microlensing")])]
     causes = [{"star": "e", "mjd": "999", "log10_k": "5", "verdict": "unclear", "cause": "clouds"}]
-    found = summary(records, 20.0, 3.05, causes)
+    found = summary(records, entry_of, causes)
     add_part(entry, tmp_path, "sky", {"half": "report", "of_stars": 9, "every_days": 1.0} | found)
     page = (tmp_path / "report.md").read_text()
     assert "| e | microlensing | 999 | 5 | unclear | clouds |" in page
@@ -206,7 +256,7 @@ def test_windows_note_what_fits_and_cuts_say_of_them() -> None:
 def test_the_star_of_an_event_of_unknown_length_is_nowhere_quiet() -> None:
     star = LabelledStar("e", "microlensing", "OGLE", (), 1000.0, None)
     windows = [WindowRecord(1050.0, 9.0, 8.0)]
-    found = summary([StarRecord(star, 1.0, windows, [alert(1050, "unclear")])], 20.0, 3.05)
+    found = summary([StarRecord(star, 1.0, windows, [alert(1050, "unclear")])], entry_of)
     assert [row["class"] for row in found["classes"]] == ["microlensing"]
     assert found["events"][0]["found"]
 

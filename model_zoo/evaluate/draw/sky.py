@@ -21,7 +21,7 @@ ABOVE: Mapping[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0),
 
 
 def draw_sky(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Figure of `model_zoo.evaluate.sky.summary`; made in ``folder``."""
+    """Figure of `model_zoo.evaluate.sky_summary.summary`; made in ``folder``."""
     path = folder / "sky_record.png"
     classes = sorted({row["class"] for row in result["classes"]})
     groups = [[row for row in result["classes"] if row["class"] == name] for name in classes]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from broker_filter.alerts.verdict import LENSES, VERDICTS
 from model_zoo.evaluate.measure.cuts import CUTS
 from model_zoo.evaluate.report.markdown import table
 
-__all__ = ["sky_tables"]
+__all__ = ["sky_tables", "write_sky_page"]
 
 Part = Mapping[str, Any]
 
@@ -25,8 +26,33 @@ SEARCH_TITLES = {
 }
 
 
+def write_sky_page(part: Part, folder: Path) -> Path:
+    """Write ``report.md`` of a record in which each star went through its survey's entry."""
+    models = [[survey, model] for survey, model in part["models"].items()]
+    lines = [
+        "# Labelled stars of the real sky",
+        "",
+        f"{part['date']}, {part['machine']}.",
+        "",
+        *sky_tables(part),
+        "### Entries",
+        "",
+        *table(["survey", "entry"], models),
+        "![sky record](sky_record.png)",
+    ]
+    path = folder / "report.md"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
 def sky_tables(part: Part) -> list[str]:
-    """Windows, verdicts, published events and false alarms, of `model_zoo.evaluate.sky.summary`."""
+    """Windows, verdicts, published events and false alarms.
+
+    Parameters
+    ----------
+    part : mapping
+        Of `model_zoo.evaluate.sky_summary.summary`.
+    """
     head = f"{part['stars']} of the {part['of_stars']} stars of the half ({part['half']})"
     lines = [
         f"{head}, evaluated every {part['every_days']:g} days. K is after the charge for looks.",
