@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 
 from broker_filter.inference.noise_family import NoiseFamily, SourceLight
-from broker_filter.inference.offsets import best_sets, bounds, freed, greedy, parts
-from broker_filter.inference.red_noise import RedNoise, absorbed
+from broker_filter.inference.offsets import Trials, best_sets
+from broker_filter.inference.red_noise import RedNoise
 from broker_filter.inference.suspects import Suspects, Unexplained
 from broker_filter.types import FloatArray, IntArray
 
@@ -31,11 +31,16 @@ MODELS: Final = 64
 """So many models of the first search are looked at closer."""
 STARTS, SETS = 4, 8
 """Maxima of the first search to look at closer, and sets of wrong epochs and nights there."""
+ABOUT: Final = 0.5
+"""How far a search one by one may be above that of sets, which end in as good a place."""
 LEVELS, FINER = 3, 5
 """Grids around a maximum, and how much finer each is than the one before."""
 ROUNDS: Final = 12
 """At most, as a grid moves on while its best point is at its edge."""
 TINY: Final = 1e-300
+AROUND: Final = (-1, 0, 1)
+SCALES_AROUND: Final = np.linspace(-1, 1, 9)
+"""Steps of a grid: of amplitude and time, and of the scale."""
 NEARLY: Final = 0.99
 """Of a step, from which on it is a whole one."""
 
@@ -64,33 +69,30 @@ class Supremum:
 
 
 @dataclass(frozen=True, slots=True)
-class _Points:
-    """Points of a search: a / (k median error), tau in days and k, each of shape (M,)."""
+class _Point:
+    """A point of a search, or its steps: a / (k median error), tau in days, and k."""
 
-    amplitude: FloatArray
-    tau: FloatArray
-    scale: FloatArray
+    amplitude: float
+    tau: float
+    scale: float
 
-    def is_left(self, other: _Points, steps: _Points) -> bool:
+    def is_left(self, other: _Point, steps: _Point) -> bool:
         """Whether another point is a whole step away from this one."""
-        a = float(other.amplitude[0] - self.amplitude[0]) / max(float(steps.amplitude), TINY)
-        tau = math.log(other.tau[0] / self.tau[0]) / float(steps.tau)
-        k = math.log(other.scale[0] / self.scale[0]) / max(float(steps.scale), TINY)
+        a = (other.amplitude - self.amplitude) / max(steps.amplitude, TINY)
+        tau = math.log(other.tau / self.tau) / steps.tau
+        k = math.log(other.scale / self.scale) / max(steps.scale, TINY)
         return max(abs(a), abs(tau), abs(k)) > NEARLY
 
-    def finer(self) -> _Points:
+    def finer(self) -> _Point:
         """Steps of the next level."""
-        return _Points(self.amplitude / FINER, self.tau / FINER, self.scale / FINER)
-
-    def take(self, rows: IntArray) -> _Points:
-        return _Points(self.amplitude[rows], self.tau[rows], self.scale[rows])
+        return _Point(self.amplitude / FINER, self.tau / FINER, self.scale / FINER)
 
 
 @dataclass(frozen=True, slots=True)
 class _Starts:
     """Points around which to look closer, and the sets of suspects that may be wrong there."""
 
-    points: list[_Points]
+    points: list[_Point]
     suspects: Suspects
     sets: IntArray
 
@@ -126,19 +128,22 @@ class _Search:
         amplitude, tau = self._grid()
         noise = self._light.noise(amplitude, tau)
         suspects = self._suspects(noise, amplitude)
-        sets = suspects.sets(self._family)
-        gram, log_p, points = self._judged(noise, amplitude, self._every_scale(noise), suspects)
+        trials = self._trials(noise, amplitude, self._every_scale(noise), suspects)
         least = suspects.least(self._light.median_error)
-        hope = greedy(gram, log_p, least, len(suspects.epochs), self._family)
+        rooms = self._family.wrong_epochs, self._family.wrong_nights
+        hope = trials.greedy(least, len(suspects.epochs), rooms).ravel()
         rows = np.argsort(-hope, kind="stable")[:MODELS]
-        best = best_sets(gram[rows], log_p[rows], sets, least)
-        chosen = list(dict.fromkeys(one.wrong for one in best))[:SETS]
-        few = suspects.take(column for wrong in chosen for column in wrong)
-        models = dict.fromkeys(int(rows[one.model]) for one in best)
+        best = best_sets(
+            *(*trials.scaled(rows), suspects.sets(self._family), least),
+            most=SETS,
+            enough=float(hope.max()) - ABOUT,
+        )
+        few = suspects.take(column for wrong in best.wrong for column in wrong)
+        maxima = [divmod(row, SCALES) for row in _maxima(rows[best.models].tolist())]
         return _Starts(
-            [points.take(np.array([row])) for row in _maxima(models)],
+            [_Point(float(amplitude[j]), float(tau[j]), float(self._scales[k])) for j, k in maxima],
             few,
-            np.stack([few.set_of(suspects.take(wrong)) for wrong in chosen]),
+            np.stack([few.set_of(suspects.take(wrong)) for wrong in best.wrong]),
         )
 
     def _grid(self) -> tuple[FloatArray, FloatArray]:
@@ -147,11 +152,11 @@ class _Search:
         pairs = [(0.0, times[0])]
         if largest > 0:
             pairs += [(share * largest, tau) for share in SHARES for tau in times]
-        amplitude, tau = np.array(pairs).T
+        amplitude, tau = np.array(pairs).T.copy()
         return amplitude, tau
 
     def _every_scale(self, noise: RedNoise) -> FloatArray:
-        return np.broadcast_to(self._scales, (len(noise.models), len(self._scales)))
+        return np.repeat(self._scales[None], len(noise.models), axis=0)
 
     def _suspects(self, noise: RedNoise, amplitude: FloatArray) -> Suspects:
         """Epochs and nights whose offset would explain most, under the models that do best.
@@ -165,92 +170,63 @@ class _Search:
         rooms = [family.wrong_epochs, family.wrong_nights if nights else 0]
         epochs: list[int] = []
         wrong_nights: list[int] = []
+        scale = self._every_scale(noise)
         for _ in range(sum(rooms) + 1):
-            gram, log_p, _ = self._scaled(noise, left.products, amplitude, self._every_scale(noise))
-            base = (log_p - 0.5 * gram[:, 0, 0]).reshape(len(amplitude), -1)
-            gains = left.gains(self._scales[base.argmax(axis=1)])
-            score = base.max(axis=1)[:, None] + gains
-            kinds = [_ranked(score[:, :n]), _ranked(score[:, n:]) + n]
+            base = self._of(left.products, noise, amplitude, scale).greedy(np.empty(0))
+            score = left.freed(self._scales[base.argmax(axis=1)], base.max(axis=1))
+            kinds = [_ranked(score[:n]), _ranked(score[n:]) + n]
             for kind, into, many in zip(
                 kinds, (epochs, wrong_nights), (EPOCHS, NIGHTS), strict=True
             ):
-                new = [which for which in kind.tolist() if which not in into]
+                best = kind[: many + len(into)].tolist()
+                new = [which for which in best if score[which] > -math.inf and which not in into]
                 into += new[:many]
-            best = [int(kind[0]) for kind, room in zip(kinds, rooms, strict=True) if room]
-            best = [which for which in best if gains[:, which].max() > 0]
-            if not best:
+            firsts = [int(kind[0]) for kind, room in zip(kinds, rooms, strict=True) if room]
+            firsts = [which for which in firsts if score[which] > -math.inf]
+            if not firsts:
                 break
-            first = max(best, key=lambda which: float(score[:, which].max()))
+            first = max(firsts, key=lambda which: float(score[which]))
             left.free(first)
             rooms[first >= n] -= 1
         if not family.wrong_epochs:
             epochs = []
         return Suspects(tuple(epochs), tuple(nights[which - n] for which in wrong_nights))
 
-    def _judged(
+    def _trials(
         self, noise: RedNoise, amplitude: FloatArray, scale: FloatArray, suspects: Suspects
-    ) -> tuple[FloatArray, FloatArray, _Points]:
-        """Gram matrices of residual and suspects at all models and scales, as `_scaled`."""
+    ) -> Trials:
+        """Residual, ones and suspects under some models, each at some scales, shape (P, K)."""
         n = len(self._light)
         first = np.stack([self._light.residual, np.ones(n)], axis=1)
         columns = np.concatenate([first, suspects.columns(n)], axis=1)
-        return self._scaled(noise, noise.products(columns), amplitude, scale)
+        return self._of(noise.products(columns), noise, amplitude, scale)
 
-    def _scaled(
-        self, noise: RedNoise, gram: FloatArray, amplitude: FloatArray, scale: FloatArray
-    ) -> tuple[FloatArray, FloatArray, _Points]:
-        """Products at every scale, with the error of the baseline taken up.
+    def _of(
+        self, gram: FloatArray, noise: RedNoise, amplitude: FloatArray, scale: FloatArray
+    ) -> Trials:
+        limits = len(self._light), self._light.baseline_error**2, self._family.red_noise
+        return Trials(gram, noise.log_determinant, amplitude, scale, limits)
 
-        Parameters
-        ----------
-        noise : RedNoise
-            P models of scale 1.
-        gram : ndarray, shape (P, 2 + p, 2 + p)
-            Of residual, ones and p columns.
-        amplitude : ndarray, shape (P,)
-        scale : ndarray, shape (P, K)
-
-        Returns
-        -------
-        gram : ndarray, shape (P K, 1 + p, 1 + p)
-        log_p : ndarray, shape (P K,)
-            ln of the density but for the squares; minus infinity outside the family.
-        points : _Points
-        """
-        per = scale.shape[1]
-        points = _Points(
-            np.repeat(amplitude, per), np.repeat(noise.models.tau, per), scale.reshape(-1)
-        )
-        scaled = (gram[:, None] / np.square(scale)[..., None, None]).reshape(-1, *gram.shape[1:])
-        log_p = -0.5 * noise.log_determinant[:, None] - len(self._light) * np.log(scale)
-        scaled, taken = absorbed(scaled, 1, np.array(self._light.baseline_error**2))
-        inside = points.amplitude * points.scale <= self._family.red_noise * (1 + 1e-9)
-        log_p = np.where(inside, log_p.reshape(-1) + taken, -np.inf)
-        kept = [0, *range(2, scaled.shape[1])]
-        return scaled[:, kept][:, :, kept], log_p, points
-
-    def refined(self, point: _Points, starts: _Starts) -> Supremum:
+    def refined(self, point: _Point, starts: _Starts) -> Supremum:
         """The best member near a point: finer and finer grids around the best one so far."""
         low, high = self._family.tau_days
-        steps = _Points(
-            np.array(0.2 * self._family.red_noise / self._family.scale[0]),
-            np.array(0.5 * math.log(high / low) / TIMES),
-            np.array(math.log(self._scales[1] / self._scales[0])),
+        steps = _Point(
+            0.2 * self._family.red_noise / self._family.scale[0],
+            0.5 * math.log(high / low) / TIMES,
+            math.log(self._scales[1] / self._scales[0]),
         )
-        sets = starts.sets
-        least = bounds(starts.suspects.least(self._light.median_error), sets)
+        suspects, sets = starts.suspects, starts.sets
+        least = suspects.least(self._light.median_error)
         best = Supremum(-math.inf, 1.0, 0.0, low, (), None)
         levels = 0
         for _ in range(ROUNDS):
             amplitude, tau, scale = self._near(point, steps)
             noise = self._light.noise(amplitude, tau)
-            gram, log_p, points = self._judged(noise, amplitude, scale, starts.suspects)
-            value, variance = freed(parts(gram, sets), log_p[:, None], least)
-            row, which = np.unravel_index(value.argmax(), value.shape)
-            before, point = point, points.take(np.array([row]))
-            if value[row, which] > best.log_density:
-                wrong = starts.suspects.take(sets[which, variance[row, which] > 0].tolist())
-                best = _supremum(float(value[row, which]), point, wrong)
+            found = self._trials(noise, amplitude, scale, suspects).best(sets, least)
+            j = found.model
+            before, point = point, _Point(amplitude[j], tau[j], scale[j, found.at])
+            if found.log_p > best.log_density:
+                best = _supremum(found.log_p, point, suspects.take(found.wrong))
             if not before.is_left(point, steps):
                 levels += 1
                 if levels == LEVELS:
@@ -258,38 +234,37 @@ class _Search:
                 steps = steps.finer()
         return best
 
-    def _near(self, point: _Points, steps: _Points) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def _near(self, point: _Point, steps: _Point) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Amplitudes and times, shape (P,), and scales, shape (P, K), around one member."""
         low, high = self._family.tau_days
         largest = self._family.red_noise / self._family.scale[0]
-        around = np.array([-1, 0, 1])
-        a = point.amplitude + around * steps.amplitude
         # Where the bound of the red noise holds, another scale needs another amplitude.
-        bound = self._family.red_noise / (point.scale * np.exp(around * steps.scale))
-        near = bound[np.abs(bound - point.amplitude) <= steps.amplitude]
-        a = np.unique(np.clip([*a, *near], 0, largest))
-        tau = np.unique(np.clip(point.tau * np.exp(around * steps.tau), low, high))
-        amplitude, times = (column.ravel() for column in np.meshgrid(a, tau))
-        scale = point.scale * np.exp(np.linspace(-1, 1, 9) * steps.scale)
-        scale = np.clip(scale, *self._family.scale)
-        return amplitude, times, np.broadcast_to(scale, (len(times), len(scale)))
+        bounds = [
+            self._family.red_noise / (point.scale * math.exp(i * steps.scale)) for i in AROUND
+        ]
+        a = [point.amplitude + i * steps.amplitude for i in AROUND]
+        a += [bound for bound in bounds if abs(bound - point.amplitude) <= steps.amplitude]
+        a = sorted({min(max(one, 0.0), largest) for one in a})
+        times = {min(max(point.tau * math.exp(i * steps.tau), low), high) for i in AROUND}
+        amplitude, tau = np.array([(one, time) for time in sorted(times) for one in a]).T.copy()
+        scale = point.scale * np.exp(SCALES_AROUND * steps.scale)
+        scale = np.minimum(np.maximum(scale, self._family.scale[0]), self._family.scale[1])
+        return amplitude, tau, np.repeat(scale[None], len(tau), axis=0)
 
 
-def _supremum(log_density: float, point: _Points, wrong: Suspects) -> Supremum:
-    scale = float(point.scale[0])
+def _supremum(log_density: float, point: _Point, wrong: Suspects) -> Supremum:
     return Supremum(
         log_density,
-        scale,
-        float(point.amplitude[0]) * scale,
-        float(point.tau[0]),
+        point.scale,
+        point.amplitude * point.scale,
+        point.tau,
         wrong.epochs,
         wrong.nights[0] if wrong.nights else None,
     )
 
 
 def _ranked(score: FloatArray) -> IntArray:
-    """Columns by the best score that any model gives them."""
-    return np.argsort(-score.max(axis=0), kind="stable")
+    return np.argsort(-score, kind="stable")
 
 
 def _maxima(models: Iterable[int]) -> list[int]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from broker_filter.compiled import compiled
 from broker_filter.inference.noise_family import (
     GROSS_EPOCH,
     GROSS_NIGHT,
     NoiseFamily,
     SourceLight,
 )
-from broker_filter.inference.offsets import offset
+from broker_filter.inference.offset_loops import offset
 from broker_filter.inference.red_noise import RedNoise
 from broker_filter.types import FloatArray, IntArray
 
@@ -23,6 +25,9 @@ __all__ = ["Suspects", "Unexplained"]
 
 NOTHING: Final = 1e-9
 """Share of what an epoch tells of its offset, below which the offsets that are free tell it all."""
+
+SURE: Final = 3.0
+BY_MUCH: Final = math.exp(2 * SURE) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +96,16 @@ class Unexplained:
         self, light: SourceLight, noise: RedNoise, nights: tuple[tuple[int, int], ...]
     ) -> None:
         self._light, self._noise = light, noise
-        self._every = Suspects((), nights)
-        self._nights = self._every.columns(len(light))
-        self._fixed = np.stack([light.residual, np.ones(len(light))], axis=1)
+        n = len(light)
+        epochs = np.repeat(np.arange(n)[:, None], 2, axis=1)
+        self._spans = np.concatenate([epochs, np.array(nights, np.int64).reshape(-1, 2)])
+        self._fixed = np.stack([light.residual, np.ones(n)], axis=1)
         self._times = noise.times(self._fixed)
-        night_squares, _ = noise.products_with(self._fixed, self._nights)
+        night_squares, _ = noise.products_with(self._fixed, Suspects((), nights).columns(n))
         self._own = np.concatenate([noise.diagonal, night_squares], axis=1)
         self._nothing = NOTHING * self._own
-        unit = light.median_error
-        sizes = [GROSS_EPOCH] * len(light) + [GROSS_NIGHT] * len(nights)
-        self._least = np.square(unit * np.array(sizes))
+        sizes = [GROSS_EPOCH] * n + [GROSS_NIGHT] * len(nights)
+        self._least = np.square(light.median_error * np.array(sizes))
         self._free: list[tuple[FloatArray, FloatArray]] = []
 
     @property
@@ -108,38 +113,103 @@ class Unexplained:
         """Products of residuals and ones under each model, shape (P, 2, 2)."""
         return np.asarray(self._fixed.T @ self._times)
 
-    def gains(self, scale: FloatArray) -> FloatArray:
-        """What an offset of each epoch, and then of each night, adds to ln p; shape (P, n + N).
+    def freed(self, scale: FloatArray, base: FloatArray) -> FloatArray:
+        """The best ln p with an offset of each epoch, and then of each night; shape (n + N,).
+
+        Of all models under which the offset helps; minus infinity where there is none.
 
         Parameters
         ----------
         scale : ndarray, shape (P,)
             Factor k on the errors of each model.
+        base : ndarray, shape (P,)
+            ln p of each model without an offset.
         """
-        variance = np.square(scale)[:, None]
-        ones = self.products[:, 1, :, None]
-        shrink = self._light.baseline_error**2 / variance
-        shrink = shrink / (1 + shrink * ones[:, 1])
-        times = np.concatenate([self._times, self._nights.T @ self._times], axis=1)
-        own = self._own - shrink * np.square(times[..., 1])
-        own = np.where(self._own > self._nothing, np.maximum(own, self._nothing), np.inf)
-        square = np.square(times[..., 0] - times[..., 1] * shrink * ones[:, 0])
-        return offset(square / (own * variance), own / variance, self._least)[1]
+        found: FloatArray = _freed(
+            *(self._times, self._own, self._nothing, self._spans, self._least),
+            *(self.products, np.square(scale), base, self._light.baseline_error**2),
+        )
+        return found
 
     def free(self, which: int) -> None:
         """Let an epoch, or from n on a night, be off by any amount."""
-        n = len(self._light)
-        column = np.zeros((n, 1))
-        if which < n:
-            column[which] = 1
-        else:
-            column[:, 0] = self._nights[:, which - n]
+        first, last = self._spans[which].tolist()
+        column = np.zeros((len(self._light), 1))
+        column[first : last + 1] = 1
         times = self._noise.times(column)[..., 0]
         for other, known in self._free:
-            times -= other * ((other @ column) / known)
-        known = times @ column
-        self._times -= times[..., None] * (column.T @ self._times) / known[..., None]
-        every = np.concatenate([times, times @ self._nights], axis=1)
-        self._own -= np.square(every) / known
+            share = other[:, first : last + 1].sum(axis=1, keepdims=True) / known
+            times -= share * other
+        known = times[:, first : last + 1].sum(axis=1, keepdims=True)
+        _take_away(self._times, self._own, times, known[:, 0], self._spans, first, last)
         self._own[:, which] = 0
         self._free.append((times, known))
+
+
+@compiled
+def _freed(
+    times: FloatArray,
+    own: FloatArray,
+    nothing: FloatArray,
+    spans: IntArray,
+    least: FloatArray,
+    products: FloatArray,
+    variance: FloatArray,
+    base: FloatArray,
+    baseline: float,
+) -> Any:  # noqa: ANN401
+    """As `Unexplained.freed`; ``baseline`` is the variance of the baseline."""
+    found = np.full(len(spans), -np.inf)
+    for j in np.argsort(-base):
+        by, (both, ones) = 1 / variance[j], products[j, 1]
+        share = baseline * by / (1 + baseline * by * ones)
+        for c in range(len(spans)):
+            if own[j, c] <= nothing[j, c]:
+                continue
+            first, last = spans[c]
+            with_residual, with_ones = 0.0, 0.0
+            for i in range(first, last + 1):
+                with_residual += times[j, i, 0]
+                with_ones += times[j, i, 1]
+            known = max(own[j, c] - share * with_ones * with_ones, nothing[j, c])
+            left = with_residual - with_ones * share * both
+            square = left * left / known * by
+            # An offset of the least variance costs SURE at least where it changes the errors much.
+            if square < 2 * SURE and least[c] * known * by > BY_MUCH:
+                continue
+            if base[j] + 0.5 * square > found[c]:
+                gain = offset(square, known * by, least[c])[1]
+                if gain > 0:
+                    found[c] = max(found[c], base[j] + gain)
+    return found
+
+
+@compiled
+def _take_away(
+    times: FloatArray,
+    own: FloatArray,
+    free: FloatArray,
+    known: FloatArray,
+    spans: IntArray,
+    first: int,
+    last: int,
+) -> None:
+    """Take what a free column explains from the others, in place.
+
+    ``free``, shape (P, n), is the inverse covariance times that column, which has ones from
+    ``first`` to ``last``, and ``known``, shape (P,), its product with itself.
+    """
+    for j in range(len(times)):
+        with_residual, with_ones = 0.0, 0.0
+        for i in range(first, last + 1):
+            with_residual += times[j, i, 0]
+            with_ones += times[j, i, 1]
+        with_residual, with_ones = with_residual / known[j], with_ones / known[j]
+        for i in range(times.shape[1]):
+            times[j, i, 0] -= free[j, i] * with_residual
+            times[j, i, 1] -= free[j, i] * with_ones
+        for c in range(len(spans)):
+            shared = 0.0
+            for i in range(spans[c, 0], spans[c, 1] + 1):
+                shared += free[j, i]
+            own[j, c] -= shared * shared / known[j]

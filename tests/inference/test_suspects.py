@@ -30,15 +30,23 @@ def test_what_is_free_explains_itself() -> None:
         cov = a**2 * np.exp(-lag / tau[i]) + np.diag(star.sigma**2) + 1e8 * free @ free.T
         expected = fixed.T @ np.linalg.solve(cov, fixed)
         np.testing.assert_allclose(left.products[i], expected, rtol=1e-5)
-    gains = left.gains(np.ones(2))
-    assert gains.shape == (2, len(star) + 1)
-    assert not gains[:, [4, len(star)]].any()
+    found = left.freed(np.ones(2), np.zeros(2))
+    assert found.shape == (len(star) + 1,)
+    assert (found[[4, len(star)]] == -np.inf).all()
 
 
 def test_the_epoch_that_is_off_most_gains_most() -> None:
     star = light()
     star.residual[[7, 20]] += (0.9, -2.0)
     left = Unexplained(star, star.noise(np.zeros(1), np.ones(1)), ())
-    assert left.gains(np.ones(1))[0].argmax() == 20
+    assert left.freed(np.ones(1), np.zeros(1)).argmax() == 20
     left.free(20)
-    assert left.gains(np.ones(1))[0].argmax() == 7
+    assert left.freed(np.ones(1), np.zeros(1)).argmax() == 7
+
+
+def test_an_offset_counts_under_the_model_that_is_best_with_it() -> None:
+    star = light()
+    star.residual[20] += 2.0
+    left = Unexplained(star, star.noise(np.array([0.0, 0.5]), np.ones(2)), ())
+    alone = [left.freed(np.ones(2), np.array(base))[20] for base in ([0.0, -1e9], [-1e9, 0.0])]
+    assert left.freed(np.ones(2), np.zeros(2))[20] == max(alone)
