@@ -40,6 +40,9 @@ REASONS = {
 MOST_CALLS = 300_000
 """Of functions, in Python and in C, while one message is decoded; a packet takes thousands."""
 
+MOST_PLACES = 50_000
+"""In a document that grows: three times 6000-fold, it would take all memory there is."""
+
 Draw = Callable[[Any], Any]
 
 
@@ -217,7 +220,10 @@ def spoilt_document(draw: Draw, document: Any) -> Any:
             other, name = found[draw(st.integers(0, len(found) - 1))]
             holder[key] = copy.deepcopy(other.get(name) if isinstance(other, dict) else odd(draw))
         else:
-            holder[key] = [holder[key]] * draw(st.sampled_from([2, 70, 6000]))
+            inside = sum(1 for _ in places([holder[key]]))
+            times = min(draw(st.sampled_from([2, 70, 6000])), MOST_PLACES // inside + 1)
+            # Copies: what is there many times over would grow at all of its places at once.
+            holder[key] = [copy.deepcopy(holder[key]) for _ in range(times)]
     return document
 
 
@@ -341,6 +347,14 @@ def outcome(message: Message) -> str:
         columns = (part.star, part.flux, part.flux_err, part.flags, part.ref_flux)
         assert all(len(column) == len(part.mjd_tai) for column in columns)
     return "read"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    """Read one packet: to compile the loops is no work of any."""
+    Decoder(unframer=Unframer(number_of)).decode(
+        Message("alerts", 0, 0, None, b"\0" + (1101).to_bytes(4, "big") + RECORDS["lsst"])
+    )
 
 
 @given(messages())

@@ -28,7 +28,7 @@ MAX_PATTERN_BYTES: Final = 1 << 16
 """Longest expression that is made; a diaSource of LSST takes 3 kB."""
 
 MAX_COMPILED_BYTES: Final = 1 << 17
-"""Most bytes of expressions that are compiled for one schema; LSST's take 34 kB. Compiling takes
+"""Most bytes of expressions that are compiled for one schema; LSST's take 16 kB. Compiling takes
 some microseconds a byte, and a schema may come with every message."""
 
 _MAX_NAMED_BYTES: Final = 1 << 20

@@ -2,9 +2,9 @@
 
 A reader is compiled once for a schema and a selection. It walks over a record's bytes in *runs* of
 neighbouring fields, each of which is one match of a regular expression
-(`broker_filter.decode.avro.run`); cutouts are jumped over. Each item of a history is one match too,
-whose groups become columns at the end. What comes out is what `select` makes of the record that
-fastavro reads, except that fields within a map cannot be selected.
+(`broker_filter.decode.avro.run`); cutouts are jumped over. The items of a history become columns in
+one compiled loop (`broker_filter.decode.avro.items`). What comes out is what `select` makes of the
+record that fastavro reads, except that fields within a map cannot be selected.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from broker_filter.decode.avro.lists import Known, Oldest, ValueReader, read_records, read_rows
+from broker_filter.decode.avro.lists import Known, ValueReader, read_records, read_table
 from broker_filter.decode.avro.run import Fields, Run
 from broker_filter.decode.avro.schema import AvroType, WriterSchema
 from broker_filter.decode.avro.skip import read_branch
+from broker_filter.decode.avro.table import Oldest, table_of
 from broker_filter.decode.avro.values import NULL
 from broker_filter.decode.selection import MISSING, Leaf, Many, Selection, absent, select
 from broker_filter.errors import PoisonMessage, SchemaError
@@ -157,21 +158,18 @@ class _Compiler:
         return lambda value, at, _: (absent(want), skip(value, at))
 
     def _list(self, items: AvroType, many: Many) -> ValueReader:
-        takes_bytes = self._fields.sizes.of(items) != 0
-        whole = self._fields.item(items, many.fields, alone=(many.time, many.band))
-        if whole is None:
-            return read_records(self._reader(items, many.fields), many, takes_bytes=takes_bytes)
-        glance = None
-        if {many.time, many.band} <= whole.names:
-            by = {name: many.fields[name] for name in (many.time, many.band)}
-            glance = self._fields.item(items, by, alone=by)
-        return read_rows(whole, glance, many, takes_bytes=takes_bytes)
+        sizes = self._fields.sizes
+        table = table_of(self._schema, sizes, items, many)
+        if table is not None:
+            return read_table(table)
+        item = self._reader(items, many.fields)
+        return read_records(item, many, takes_bytes=sizes.of(items) != 0)
 
 
 def _leaves(run: Run) -> Step:
     """Step over a run of fields, of which some are leaves."""
     take = run.compiled()
-    wanted = [(part.name, part.value.one, MISSING[part.value.leaf]) for _, part in run.singles]
+    wanted = [(part.name, part.value.one, MISSING[part.value.leaf]) for part in run.parts]
 
     def step(value: bytes, at: int, record: Record, _: Known | None) -> int:
         raws, at = take(value, at)
