@@ -150,9 +150,13 @@ def best_set(
     limits: Limits,
     least: FloatArray,
     sets: IntArray,
+    above: float,
 ) -> Any:  # noqa: ANN401
-    """The best density of any model, scale and set, these three, and bits as of `every_set`."""
-    value, model, at, which, off = -math.inf, 0, 0, 0, np.uint8(0)
+    """The best density of any model, scale and set, these three, and bits as of `every_set`.
+
+    There has to be one ``above`` some density that is known.
+    """
+    value, model, at, which, off = above, 0, 0, 0, np.uint8(0)
     rest = np.empty((gram.shape[1] - 1, gram.shape[1] - 1))
     room, variance = np.empty((3, 4, 4)), np.empty(3)
     for j, k in np.ndindex(scale.shape):

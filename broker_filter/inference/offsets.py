@@ -67,9 +67,9 @@ class Trials(NamedTuple):
         found: tuple[FloatArray, FloatArray] = scaled(*self, places)
         return found
 
-    def best(self, sets: IntArray, least: FloatArray) -> BestSet:
-        """The best density of any model, scale and set."""
-        log_p, model, at, which, off = best_set(*self, least, sets)
+    def best(self, sets: IntArray, least: FloatArray, above: float = -math.inf) -> BestSet:
+        """The best density of any model, scale and set, which has to be ``above`` this."""
+        log_p, model, at, which, off = best_set(*self, least, sets, above)
         return BestSet(log_p, model, at, _wrong(sets[which], off))
 
 

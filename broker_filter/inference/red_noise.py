@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from broker_filter.compiled import compiled, inlined, reordered
+from broker_filter.inference.exponential import exponential_less_one
 from broker_filter.types import FloatArray
 
 __all__ = ["Models", "RedNoise", "absorbed", "by_place"]
@@ -24,6 +25,16 @@ AT_ONCE: Final = 64
 
 EPOCHS: Final = 4
 """Epochs that do, so that each sum is read and written once for all of them."""
+
+LANES: Final = 8
+"""Models stand side by side in a multiple of so many, on which a processor works at once."""
+
+LOGS: Final = 8
+"""Variances that are multiplied before the logarithm is taken."""
+
+
+Four = tuple[int, int, int, int]
+"""Where rows of `EPOCHS` epochs begin in a flat array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +77,10 @@ class RedNoise:
     """
 
     def __init__(self, t: FloatArray, sigma: FloatArray, models: Models) -> None:
-        self.models = models
+        self.models, self._n = models, len(t)
         of = models.scale, models.amplitude, models.tau
         self._filter, self.log_determinant = _filters(t, sigma, *map(np.ascontiguousarray, of))
+        self._steps: FloatArray | None = None
 
     def products(self, columns: FloatArray) -> FloatArray:
         """Products of columns with the inverse covariance between them.
@@ -81,8 +93,8 @@ class RedNoise:
         -------
         ndarray, shape (M, m, m), float64
         """
-        white = _innovations(self._filter, np.ascontiguousarray(columns))
-        return np.asarray(_grams(white))
+        found: FloatArray = _grams(self._filter, np.ascontiguousarray(columns), len(self.models))
+        return found
 
     def products_with(self, fixed: FloatArray, columns: FloatArray) -> tuple[FloatArray, ...]:
         """Products of many columns with themselves and with a few fixed ones.
@@ -119,7 +131,9 @@ class RedNoise:
         gram : ndarray, shape (M, m, q, q), float64
         mixed : ndarray, shape (M, m, q, f), float64
         """
-        found: tuple[FloatArray, FloatArray] = _in_groups(self._filter, solved, by_place(columns))
+        if self._steps is None:
+            self._steps = _by_model(self._filter, len(self.models))
+        found: tuple[FloatArray, FloatArray] = _in_groups(self._steps, solved, by_place(columns))
         return found
 
     def times(self, columns: FloatArray) -> FloatArray:
@@ -129,14 +143,15 @@ class RedNoise:
         ----------
         columns : ndarray, shape (n, m), float64
         """
-        found: FloatArray = _innovations(self._filter, np.ascontiguousarray(columns))
-        _transposed(self._filter, found)
+        shape = len(self.models), *columns.shape
+        found: FloatArray = _times(self._filter, np.ascontiguousarray(columns), shape)
         return found
 
     @property
     def diagonal(self) -> FloatArray:
         """Of the inverse covariances, shape (M, n)."""
-        return np.asarray(_diagonal(self._filter))
+        found: FloatArray = _diagonal(self._filter, (len(self.models), self._n))
+        return found
 
 
 def absorbed(gram: FloatArray, j: int, variance: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -159,100 +174,196 @@ def by_place(columns: FloatArray) -> FloatArray:
 def _filters(
     t: FloatArray, sigma: FloatArray, scale: FloatArray, amplitude: FloatArray, tau: FloatArray
 ) -> Any:  # noqa: ANN401
-    """What each epoch does to a column, shape (M, n, 3), and log determinants, shape (M,).
+    """What each epoch does to a column, shape (N, 3, W), and log determinants, shape (M,).
 
     How much of the mean of the red noise is left since the epoch before, the weight of an epoch in
-    that mean, and the inverse root of the variance of its innovation.
+    that mean, and the inverse root of the variance of its innovation. Of M models, in the last
+    axis, up to a multiple of `LANES`; of n epochs, and zeros up to a multiple of `EPOCHS`.
     """
-    found, log_determinant = np.empty((len(tau), len(t), 3)), np.zeros(len(tau))
-    for j in range(len(tau)):
-        variance = amplitude[j] * amplitude[j]
-        known = variance
-        for i in range(len(t)):
-            step = (t[i] - t[max(i - 1, 0)]) / tau[j]
-            decay = math.exp(-step)
-            expected = decay * decay * known - math.expm1(-2 * step) * variance
-            white = scale[j] * scale[j] * sigma[i] * sigma[i]
-            total = expected + white
-            known = expected * white / total
-            found[j, i, 0], found[j, i, 1] = decay, expected / total
-            found[j, i, 2] = 1 / math.sqrt(total)
-            log_determinant[j] += math.log(total)
-    return found, log_determinant
+    n, m = len(t), len(tau)
+    found = np.zeros((-(-n // EPOCHS) * EPOCHS, 3, -(-m // LANES) * LANES))
+    width = found.shape[2]
+    white, variance, rate = np.ones(width), np.zeros(width), np.ones(width)
+    white[:m], variance[:m], rate[:m] = scale * scale, amplitude * amplitude, 1 / tau
+    known, product, log_determinant = variance.copy(), np.ones(width), np.zeros(width)
+    for i in range(n):
+        step = t[i] - t[max(i - 1, 0)]
+        _add_step(found, i, known, product, white, variance, rate, step, sigma[i] * sigma[i])
+        if i % LOGS == LOGS - 1 or i == n - 1:
+            for j in range(width):
+                log_determinant[j] += math.log(product[j])
+                product[j] = 1.0
+    return found, log_determinant[:m].copy()
+
+
+@reordered
+def _add_step(
+    found: FloatArray,
+    i: int,
+    known: FloatArray,
+    product: FloatArray,
+    white: FloatArray,
+    variance: FloatArray,
+    rate: FloatArray,
+    step: float,
+    square: float,
+) -> None:
+    for j in range(len(known)):
+        less = exponential_less_one(-step * rate[j])
+        decay, own = 1 + less, white[j] * square
+        expected = decay * decay * known[j] - less * (2 + less) * variance[j]
+        total = expected + own
+        gain = expected / total
+        known[j] = gain * own
+        product[j] *= total
+        found[i, 0, j], found[i, 1, j] = decay, gain
+        found[i, 2, j] = 1 / math.sqrt(total)
+
+
+@compiled
+def _times(filters: FloatArray, columns: FloatArray, shape: tuple[int, int, int]) -> Any:  # noqa: ANN401
+    """As `RedNoise.times`, of ``shape``.
+
+    The filter, and the transposed one from the last epoch to the first: what the mean at an epoch
+    adds to all later innovations goes along.
+    """
+    n_models, n, m = shape
+    found, white = np.empty(shape), np.empty((n, filters.shape[2]))
+    room = np.empty(filters.shape[2])
+    for c in range(m):
+        room[:] = 0.0
+        for i in range(n):
+            _innovation(white, room, filters, i, columns[i, c])
+        room[:] = 0.0
+        for i in range(n - 1, -1, -1):
+            _solved(white, room, filters, i)
+            for j in range(n_models):
+                found[j, i, c] = white[i, j]
+    return found
+
+
+@reordered
+def _innovation(
+    white: FloatArray, mean: FloatArray, filters: FloatArray, i: int, value: float
+) -> None:
+    """That of one epoch under all models; ``mean`` is moved on."""
+    for j in range(len(mean)):
+        expected = filters[i, 0, j] * mean[j]
+        new = value - expected
+        mean[j] = expected + filters[i, 1, j] * new
+        white[i, j] = new * filters[i, 2, j]
+
+
+@reordered
+def _solved(white: FloatArray, later: FloatArray, filters: FloatArray, i: int) -> None:
+    for j in range(len(later)):
+        own = white[i, j] * filters[i, 2, j] + filters[i, 1, j] * later[j]
+        later[j] = filters[i, 0, j] * (later[j] - own)
+        white[i, j] = own
+
+
+@compiled
+def _diagonal(filters: FloatArray, shape: tuple[int, int]) -> Any:  # noqa: ANN401
+    """As `RedNoise.diagonal`, of ``shape``."""
+    found, own = np.empty(shape), np.empty(filters.shape[2])
+    later = np.zeros(filters.shape[2])  # squares of what the mean adds to all later innovations
+    for i in range(shape[1] - 1, -1, -1):
+        _add_square(own, later, filters, i)
+        found[:, i] = own[: shape[0]]
+    return found
+
+
+@reordered
+def _add_square(own: FloatArray, later: FloatArray, filters: FloatArray, i: int) -> None:
+    for j in range(len(own)):
+        decay, gain, root = filters[i, 0, j], filters[i, 1, j], filters[i, 2, j]
+        own[j] = root * root + gain * gain * later[j]
+        later[j] = decay * decay * (root * root + (1 - gain) * (1 - gain) * later[j])
+
+
+@compiled
+def _grams(filters: FloatArray, columns: FloatArray, n_models: int) -> Any:  # noqa: ANN401
+    """As `RedNoise.products`: sums over the epochs, all models side by side.
+
+    Rows of ``room`` are the innovations of `EPOCHS` epochs of each column, the mean of the red
+    noise, and the sums. A column counts from its first number that is not 0 on.
+    """
+    (n, m), width = columns.shape, filters.shape[2]
+    firsts = np.full(m, n)
+    for c in range(m):
+        for i in range(n - 1, -1, -1):
+            firsts[c] = i if columns[i, c] != 0 else firsts[c]
+    room, steps = np.zeros((5 * m + m * m) * width), filters.reshape(-1)
+    for i in range(0, len(filters), EPOCHS):
+        for a in range(m):
+            if firsts[a] < i + EPOCHS:
+                x = _lanes(a * EPOCHS, width)
+                _filtered_lanes(room, x, (EPOCHS * m + a) * width, columns, a, steps, i, width)
+                for b in range(a + 1):
+                    if firsts[b] < i + EPOCHS:
+                        total = np.uint64((5 * m + a * m + b) * width)
+                        _add_products(room, total, x, _lanes(b * EPOCHS, width), width)
+    found = np.empty((n_models, m, m))
+    for a in range(m):
+        for b in range(a + 1):
+            for j in range(n_models):
+                found[j, a, b] = found[j, b, a] = room[(5 * m + a * m + b) * width + j]
+    return found
 
 
 @inlined
-def _filtered(white: FloatArray, mean: FloatArray, column: FloatArray, step: FloatArray) -> None:
-    """Innovations of one epoch of columns side by side; ``mean`` is moved on."""
-    decay, gain, root = step[0], step[1], step[2]
-    for c in range(len(column)):
-        expected = decay * mean[c]
-        new = column[c] - expected
-        mean[c] = expected + gain * new
-        white[c] = new * root
+def _lanes(number: int, width: int) -> Any:  # noqa: ANN401  Four
+    """As `_rows`, of rows as long as there are models."""
+    return (
+        np.uint64(number * width),
+        np.uint64((number + 1) * width),
+        np.uint64((number + 2) * width),
+        np.uint64((number + 3) * width),
+    )
+
+
+@reordered
+def _filtered_lanes(
+    room: FloatArray,
+    white: Four,
+    mean: int,
+    columns: FloatArray,
+    c: int,
+    steps: FloatArray,
+    i: int,
+    width: int,
+) -> None:
+    """Innovations of `EPOCHS` epochs of one column under all models."""
+    last = len(columns) - 1
+    at, row = np.uint64(mean), np.uint64(width)
+    for e in range(EPOCHS):
+        value, x = columns[min(i + e, last), c], white[e]
+        step = np.uint64((i + e) * 3 * width)
+        for j in range(width):
+            expected = steps[step + j] * room[at + j]
+            new = value - expected
+            room[at + j] = expected + steps[step + row + j] * new
+            room[x + j] = new * steps[step + row + row + j]
 
 
 @compiled
-def _innovations(filters: FloatArray, columns: FloatArray) -> Any:  # noqa: ANN401
-    """Columns as independent numbers of unit variance, shape (M, n, m)."""
-    found = np.empty((len(filters), *columns.shape))
-    for j in range(len(filters)):
-        mean = np.zeros(columns.shape[1])
-        for i in range(len(columns)):
-            _filtered(found[j, i], mean, columns[i], filters[j, i])
+def _by_model(filters: FloatArray, n_models: int) -> Any:  # noqa: ANN401
+    """What each epoch does to a column, model by model, shape (M, N, 3)."""
+    found = np.empty((n_models, len(filters), 3))
+    for i in range(len(filters)):
+        for k in range(3):
+            for j in range(n_models):
+                found[j, i, k] = filters[i, k, j]
     return found
 
 
 @compiled
-def _transposed(filters: FloatArray, white: FloatArray) -> None:
-    """Innovations, in place, to the inverse covariance times the columns that they are of.
-
-    The transposed filter, from the last epoch to the first: what the mean at an epoch adds to all
-    later innovations goes along.
-    """
-    for j in range(len(filters)):
-        later = np.zeros(white.shape[2])
-        for i in range(white.shape[1] - 1, -1, -1):
-            decay, gain, root = filters[j, i, 0], filters[j, i, 1], filters[j, i, 2]
-            for c in range(white.shape[2]):
-                own = white[j, i, c] * root + gain * later[c]
-                later[c] = decay * (later[c] - own)
-                white[j, i, c] = own
-
-
-@compiled
-def _diagonal(filters: FloatArray) -> Any:  # noqa: ANN401
-    found = np.empty(filters.shape[:2])
-    for j in range(len(filters)):
-        later = 0.0  # squares of what the mean after an epoch adds to all later innovations
-        for i in range(filters.shape[1] - 1, -1, -1):
-            decay, gain, root = filters[j, i, 0], filters[j, i, 1], filters[j, i, 2]
-            found[j, i] = root * root + gain * gain * later
-            later = decay * decay * (root * root + (1 - gain) * (1 - gain) * later)
-    return found
-
-
-@compiled
-def _grams(white: FloatArray) -> Any:  # noqa: ANN401
-    """Products of innovations, shape (M, n, m), with each other, shape (M, m, m)."""
-    n_models, n, m = white.shape
-    found = np.zeros((n_models, m, m))
-    for j in range(n_models):
-        for i in range(n):
-            for a in range(m):
-                _add_times(found[j, a, : a + 1], white[j, i], white[j, i, a])
-        for a in range(m):
-            found[j, :a, a] = found[j, a, :a]
-    return found
-
-
-@compiled
-def _in_groups(filters: FloatArray, solved: FloatArray, columns: FloatArray) -> Any:  # noqa: ANN401
+def _in_groups(steps: FloatArray, solved: FloatArray, columns: FloatArray) -> Any:  # noqa: ANN401
     """As `RedNoise.products_in_groups`, of columns as `by_place` gives them."""
     q, _, m = columns.shape
-    n_models, fixed = len(filters), solved.shape[2]
+    n_models, fixed = len(steps), solved.shape[2]
     gram, mixed = np.empty((n_models, m, q, q)), np.empty((n_models, m, q, fixed))
-    steps, factors, flat = _whole(filters), _whole(solved), columns.reshape(-1)
+    factors, flat = _whole(solved), columns.reshape(-1)
     room = np.empty(q * (EPOCHS + 1 + q + fixed) * AT_ONCE)
     sums = room[q * (EPOCHS + 1) * AT_ONCE :].reshape(q, q + fixed, AT_ONCE)
     for first in range(0, m, AT_ONCE):
@@ -308,10 +419,6 @@ def _group(
                 _add_products(room, _row(sums + b), white, _rows(b * EPOCHS), size)
 
 
-Four = tuple[int, int, int, int]
-"""Where rows of `EPOCHS` epochs begin in a flat array."""
-
-
 @inlined
 def _row(number: int) -> Any:  # noqa: ANN401  int
     return np.uint64(number * AT_ONCE)
@@ -345,7 +452,7 @@ def _filtered_of(
     i: int,
     size: int,
 ) -> None:
-    """As `_filtered`, of `EPOCHS` epochs."""
+    """Innovations of `EPOCHS` epochs of columns side by side; their mean is moved on."""
     (d0, g0, r0), (d1, g1, r1) = _step(steps, i), _step(steps, i + 1)
     (d2, g2, r2), (d3, g3, r3) = _step(steps, i + 2), _step(steps, i + 3)
     for c in range(size):

@@ -38,6 +38,8 @@ LEVELS, FINER = 3, 5
 ROUNDS: Final = 12
 """At most, as a grid moves on while its best point is at its edge."""
 TINY: Final = 1e-300
+SAME: Final = 1e-9
+"""Share by which a density that is found again may differ."""
 AROUND: Final = (-1, 0, 1)
 SCALES_AROUND: Final = np.linspace(-1, 1, 9)
 """Steps of a grid: of amplitude and time, and of the scale."""
@@ -222,7 +224,10 @@ class _Search:
         for _ in range(ROUNDS):
             amplitude, tau, scale = self._near(point, steps)
             noise = self._light.noise(amplitude, tau)
-            found = self._trials(noise, amplitude, scale, suspects).best(sets, least)
+            trials = self._trials(noise, amplitude, scale, suspects)
+            # The best point so far is in the middle of the grid.
+            known = best.log_density - SAME * (1 + abs(best.log_density))
+            found = trials.best(sets, least, known)
             j = found.model
             before, point = point, _Point(amplitude[j], tau[j], scale[j, found.at])
             if found.log_p > best.log_density:
