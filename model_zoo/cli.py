@@ -40,7 +40,8 @@ PROVED = {
     "reach": "events of which fit and nested sampling have their errors compared",
     "chains": "events whose fit is set beside emcee",
     "corners": "streams of constant stars at each corner of the family of noise",
-    "skies": "events in each kind of noise that go along the service's own path",
+    "skies": "events in each kind of noise, and stars of each kind with a verdict, that go along"
+    " the service's own path",
     "scale": "events from which the scale of the network's K comes",
 }
 PRECISIONS = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}

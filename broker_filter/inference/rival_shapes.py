@@ -69,20 +69,28 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class LogNormal:
-    """A duration of this median, days, and this standard deviation of its natural logarithm."""
+    """A duration of this median, days, and this standard deviation of its natural logarithm.
+
+    Below the median the deviation is ``shorter``, where one is given.
+    """
 
     median: float
     spread: float
+    shorter: float | None = None
 
     def of(self, z: FloatArray, span: Span) -> FloatArray:
         """See `Prior`."""
         del span
-        return np.asarray(self.median * np.exp(self.spread * z))
+        return np.asarray(self.median * np.exp(self._spread(z) * z))
 
     def z(self, value: FloatArray, span: Span) -> FloatArray:
         """See `Prior`."""
         del span
-        return np.asarray(np.log(value / self.median) / self.spread)
+        log = np.log(value / self.median)
+        return np.asarray(log / self._spread(log))
+
+    def _spread(self, at: FloatArray) -> FloatArray | float:
+        return self.spread if self.shorter is None else np.where(at < 0, self.shorter, self.spread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +185,8 @@ CURVED: Final = (
         "outburst",
         ("t_start", "rise", "plateau", "decline"),
         # 3.8, 9, 21.9 d in all at 5, 50, 95 % for dwarf novae; .33 to 3.6 mag, less where blended.
-        (Uniform(0.3), LogNormal(0.7, 1.0), LogNormal(2.0, 1.3), LogNormal(2.0, 1.2)),
+        # None is over in hours; Be stars and supernovae take months.
+        (Uniform(0.3), LogNormal(0.7, 1.0, 0.6), LogNormal(2.0, 1.3), LogNormal(2.0, 1.2, 0.6)),
         shape_loops.outburst,
         Between.logarithmic(0.01, 30.0, 6),
         lambda durations: np.asarray(durations[:, 0] + 0.5 * durations[:, 1]),

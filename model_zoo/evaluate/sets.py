@@ -55,6 +55,7 @@ SEEDS = {
     "corners": 9_016,
     "efficiency": 9_017,
     "scale": 9_016,
+    "verdicts": 9_018,
 }
 """Seed of each set; never changed once an entry has been measured."""
 
@@ -92,8 +93,9 @@ class Proof:
     ``fits`` beside the flow, ``nested`` beside nested sampling, and ``chains`` beside emcee; each
     takes about 0.1, 10 and 5 seconds. ``reach`` are those of which nested sampling gives the errors
     too, 5 seconds each. ``corners`` streams at each corner of the family of noise,
-    and ``skies`` events in each sky, go along the service's own path: 0.01 and 1 second each. From
-    ``scale`` comes that of the network's K, 0.1 seconds each.
+    ``skies`` events in each sky, and as many stars of each kind that verdicts are of, go along the
+    service's own path: 0.01 and 1 second each. From ``scale`` comes that of the network's K, 0.1
+    seconds each.
     """
 
     fits: int

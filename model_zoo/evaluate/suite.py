@@ -42,6 +42,7 @@ from model_zoo.evaluate.measure.speed import FULL_SPEED, QUICK_SPEED, measure_sp
 from model_zoo.evaluate.measure.streams import measure_streams
 from model_zoo.evaluate.measure.surveys import measure_surveys
 from model_zoo.evaluate.measure.toy import FULL_TOY, QUICK_TOY, measure_toy
+from model_zoo.evaluate.measure.verdicts import measure_verdicts
 from model_zoo.evaluate.report.report import about, machine, write_report
 from model_zoo.evaluate.sets import FULL, FULL_PROOF, QUICK, QUICK_PROOF, Proof, Sizes
 from model_zoo.simulate.curves import Simulator
@@ -135,6 +136,11 @@ def _efficiency(on: Subject) -> dict[str, Any]:
     return measure_efficiency(_filed(on), on.proof.skies, kept=kept, quiet=on.quiet)
 
 
+def _verdicts(on: Subject) -> dict[str, Any]:
+    kept = on.kept("verdicts")
+    return measure_verdicts(_filed(on), on.proof.skies, kept=kept, quiet=on.quiet)
+
+
 def _filed(on: Subject) -> zoo.Entry:
     """The entry as a service loads it; a network in training has none yet."""
     if on.entry is None:
@@ -172,6 +178,7 @@ PARTS: dict[str, Callable[[Subject], dict[str, Any]]] = {
     "certified": _certified,
     "corners": _corners,
     "efficiency": _efficiency,
+    "verdicts": _verdicts,
     "exact": _usual(measure_exact),
     "streams": _usual(measure_streams),
     "cascade": _usual(measure_cascade),
@@ -185,7 +192,7 @@ PARTS: dict[str, Callable[[Subject], dict[str, Any]]] = {
 CORE_PARTS = ("detection", "calibration", "posteriors")
 """What no card does without."""
 
-LONG_PARTS = ("nested", "reach", "emcee", "corners", "efficiency", "sharing", "toy")
+LONG_PARTS = ("nested", "reach", "emcee", "corners", "efficiency", "verdicts", "sharing", "toy")
 QUICK_PARTS = tuple(name for name in PARTS if name not in LONG_PARTS)
 
 PICTURES: dict[str, Callable[..., Any]] = {

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.certifications import Certification
 from broker_filter.config import Settings
 from broker_filter.inference.scorer import Scored, Scorer
@@ -87,15 +88,23 @@ class ServicePath:
     entry : Entry
     every_days : float
         Days between two evaluations of a star.
+    verdicts : bool
+        Whether alerts have a verdict.
+
+    Attributes
+    ----------
+    alerts : list of Alert
+        Of the last star.
     """
 
-    def __init__(self, entry: Entry, *, every_days: float = 1.0) -> None:
+    def __init__(self, entry: Entry, *, every_days: float = 1.0, verdicts: bool = False) -> None:
+        self.alerts: list[Alert] = []
         settings = Settings.model_validate(
             {
                 "kafka": {"bootstrap_servers": "localhost:9092", "input_topics": [WHERE[0]]},
                 "schedule": {"every_days": every_days},
                 "model": {"path": entry.path, "threads": 1},
-                "alert": {"rivals": False, "posterior_samples": 10},
+                "alert": {"rivals": verdicts, "posterior_samples": 10},
             }
         )
         self._pipeline, self._watch = watched_pipeline(settings, entry, Metrics(), _Watch)
@@ -109,7 +118,7 @@ class ServicePath:
             for i, record in enumerate(stream.read(lambda _: None))
         ]
         try:
-            self._pipeline.step(messages, 0.0, flush=True)
+            self.alerts = list(self._pipeline.step(messages, 0.0, flush=True).alerts)
         finally:
             self._pipeline.intake.drop([WHERE])
             self._pipeline.assessment.drop([WHERE])

@@ -44,6 +44,7 @@ TITLES = {
     "certified": "Certified K",
     "corners": "Certified K at the corners of the family of noise",
     "efficiency": "What the family of noise finds",
+    "verdicts": "Free-floating planets and flare stars",
     "sky": "Labelled stars of the real sky",
     "cascade": "Windows that the network need not see",
     "surveys": "Long events in the cadence of surveys",

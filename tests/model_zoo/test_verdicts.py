@@ -1,0 +1,33 @@
+"""What free-floating planets and flare stars are called, on the service's own path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from broker_filter.inference import zoo
+from model_zoo.evaluate.measure.kept import Kept
+from model_zoo.evaluate.measure.verdicts import KINDS, draw_star, measure_verdicts
+
+
+def test_stars_have_the_signal_to_noise_that_they_are_measured_at() -> None:
+    for signal, _ in KINDS.values():
+        star = draw_star(signal, np.random.default_rng(1))
+        quiet = star.flux[star.mjd_tai < star.mjd_tai[0] + 20]
+        sigma = float(star.flux_err[0])
+        np.testing.assert_allclose(quiet.std(), sigma, rtol=0.1)
+        late = star.flux[star.mjd_tai > star.mjd_tai[0] + 22] - 1
+        excess = np.square(late / sigma).sum() - len(late)  # of the squares of noise
+        assert 200 < excess < 4500
+
+
+def test_planets_and_flares_are_told_apart(tmp_path: Path) -> None:
+    entry = zoo.verify(zoo.find("fspl-roman-1.0.0"))
+    path = tmp_path / "stars.jsonl"
+    found = measure_verdicts(entry, 2, kept=Kept(path, entry.sha256), quiet=True)
+    planets, flares = found["rows"]
+    assert planets["verdicts"] == {"microlensing": planets["alerted"]}
+    assert flares["lens"]["found"] == 0
+    assert found == measure_verdicts(entry, 2, kept=Kept(path, entry.sha256), quiet=True)
+    assert len(path.read_text().splitlines()) == 4
