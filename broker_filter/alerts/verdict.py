@@ -204,6 +204,11 @@ def _doubt(
         return (
             f"{first}, or a lens longer than the model allows for: a fit of longer ones settles it"
         )
+    if first in LENSES and found.too_long:
+        return (
+            f"{first} by its shape, but as long as the model allows for; epochs until the star is"
+            " quiet again settle it"
+        )
     if first in LENSES and record.earlier_events >= VARIES:
         return (
             f"{first} by its shape, but hardly a star is lensed twice, and this one had"

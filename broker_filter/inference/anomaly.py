@@ -37,6 +37,8 @@ EXPECTED, MOST = 4.0, 100.0
 """Squares of residuals, in errors: below the first an epoch need not be left out; above the second
 it counts no more."""
 FEWEST: Final = 6
+AFTER: Final = 3
+"""Epochs that have to follow a stretch: without them nobody knows whether the lens goes on."""
 
 Refit = Callable[[StarEpochs], Fit | NotFitted]
 Mask = NDArray[np.bool_]
@@ -142,7 +144,7 @@ def _stretch(likelihood: Likelihood, curve: FloatArray, scale: float) -> Mask | 
 
 
 def worst_stretch(t: FloatArray, off: FloatArray, longest: float) -> Mask | None:
-    """Epochs of the stretch that a curve misses most; None where it misses none.
+    """Epochs of the stretch that a curve misses most; None where it misses none, or the last ones.
 
     Parameters
     ----------
@@ -167,7 +169,7 @@ def worst_stretch(t: FloatArray, off: FloatArray, longest: float) -> Mask | None
         return None
     out = np.zeros(len(t), bool)
     out[order[first:end]] = True
-    return out
+    return out if end <= len(t) - AFTER else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

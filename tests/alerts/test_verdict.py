@@ -139,6 +139,12 @@ def test_where_the_lens_is_at_the_edge_of_its_prior_a_longer_one_is_not_excluded
     assert verdict_of(edge, Record(label="dwarf nova"), RATES).verdict == "outburst"
 
 
+def test_a_lens_as_long_as_its_prior_allows_is_unclear() -> None:
+    said = verdict_of(replace(found(), too_long=True), Record(), RATES)
+    assert said.verdict == "unclear"
+    assert "microlensing" in said.reason
+
+
 def test_rates_of_the_settings_are_those_of_the_verdict() -> None:
     assert Rates(**RateSettings().model_dump()) == Rates()
     assert "unclear" in VERDICTS

@@ -92,3 +92,11 @@ def test_the_worst_stretch_is_bounded_and_may_be_none() -> None:
     short = worst_stretch(T, off, 1.0)
     assert short is not None
     assert np.ptp(T[short]) <= 1.0
+
+
+def test_a_stretch_that_goes_on_at_the_last_epochs_is_none() -> None:
+    off = np.zeros(300)
+    off[270:297] = 6.0
+    assert worst_stretch(T, off, 5.0) is not None
+    off[297] = 6.0
+    assert worst_stretch(T, off, 5.0) is None

@@ -36,12 +36,13 @@ def test_there_are_eight_corners_and_their_noise_is_as_said() -> None:
 @pytest.mark.parametrize("name", SKIES)
 def test_events_lie_in_the_last_window_and_are_as_bright_as_asked(name: str) -> None:
     sky, rng = SKIES[name], np.random.default_rng(2)
-    star = draw_event(sky, rng)
+    star, outside = draw_event(sky, rng)
     t = star.mjd_tai - START
     assert sky.history + efficiency.WINDOW - 5 < t.max() < sky.history + efficiency.WINDOW
     inside = star.take(np.flatnonzero(t >= sky.history))
     snr = float(np.sqrt(np.square((inside.flux - 1) / inside.flux_err).sum() - len(inside)))
     assert snr > 15
+    assert 0 <= outside < 60
 
 
 def test_a_clear_event_is_looked_at_and_a_quiet_star_is_not(entry: zoo.Entry) -> None:
@@ -77,8 +78,10 @@ def test_the_efficiency_table_shows_shares() -> None:
     row = {"name": "white", "looked_at": 10, "cost_dex": [1.0, 2.0, 3.0]}
     row |= dict.fromkeys(("found_3", "found_6_6"), found)
     none = {"found": 0, "n": 0, "share": None, "low68": None, "high68": None}
-    lines = efficiency_tables({"rows": [row | {"lost_6_6": none}]})
+    spread = {"found_3": found | {"share": 1.0}, "found_6_6": none}
+    lines = efficiency_tables({"rows": [row | {"lost_6_6": none, "spread": spread}]})
     assert "90.0 % of 10" in lines[2]
+    assert "100.0 % of 10" in lines[2]
 
 
 def test_results_of_other_weights_and_broken_lines_do_not_count(tmp_path: Path) -> None:

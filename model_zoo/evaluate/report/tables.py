@@ -92,10 +92,12 @@ def corner_tables(part: Part) -> list[str]:
 def efficiency_tables(part: Part) -> list[str]:
     """What the family finds of events, of ``measure_efficiency``."""
     header = ["events in", "looked at", "K > 3", "68 %", "K > 6.6", "68 %"]
-    header += ["lost of white K > 6.6", "68 %", "cost (dex, quartiles)"]
+    header += ["lost of white K > 6.6", "68 %", "in several nights, K > 3", "68 %"]
+    header += ["K > 6.6", "68 %", "cost (dex, quartiles)"]
     rows = []
     for row in part["rows"]:
-        shares = (row[name] for name in ("found_3", "found_6_6", "lost_6_6"))
+        shares = [row[name] for name in ("found_3", "found_6_6", "lost_6_6")]
+        shares += [row["spread"][name] for name in ("found_3", "found_6_6")]
         cells = [text for found in shares for text in _percent(found)]
         rows.append([row["name"], row["looked_at"], *cells, row["cost_dex"]])
     return table(header, rows)
