@@ -282,7 +282,7 @@ class SourceHistory:
     Parameters
     ----------
     nights : float
-        How many there were; 0 where nothing is known, and the rest has no meaning.
+        How many there were; where it is 0 the figures of nights have no meaning.
     freedom : float
         Epochs less nights.
     error_scale : float
@@ -291,6 +291,8 @@ class SourceHistory:
         Mean squared offset of a night's mean from the level, in errors of one epoch.
     night_expected : float
         The same for white noise of right errors: the mean of 1 / n.
+    catalogue : float
+        1 where a catalogue has said the baseline, else 0.
     """
 
     nights: float
@@ -298,6 +300,7 @@ class SourceHistory:
     error_scale: float
     night_squares: float
     night_expected: float
+    catalogue: float = 0.0
 
 
 HISTORY: Final = tuple(each.name for each in fields(SourceHistory))

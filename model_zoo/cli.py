@@ -161,7 +161,8 @@ def _train(args: argparse.Namespace) -> int:
         if not args.quiet:
             print(f"{config.model_id}: {text}", file=sys.stderr, flush=True)
 
-    say(f"starts from {trainer.origin}")
+    begun = f"goes on after step {trainer.progress.step}; began" if args.resume else "starts"
+    say(f"{begun} from {trainer.origin}")
     trainer.run(quiet=args.quiet)
     say(
         f"best on the validation set: {trainer.final}; polish of up to {trainer.seconds_left:.0f} s"

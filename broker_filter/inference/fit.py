@@ -282,13 +282,14 @@ def usable_rows(epochs: StarEpochs) -> NDArray[np.bool_]:
 def usable_epochs(epochs: StarEpochs) -> StarEpochs:
     """The epochs of `usable_rows`, and the sources that have any.
 
-    A source without a history beside one that has one began to observe the star because of its
-    event, for all that is known: what it calls the baseline may be lensed light.
+    A source of no history nor catalogue beside one that has a history began to observe the star
+    because of its event, for all that is known: what it calls the baseline may be lensed light.
     """
     good = usable_rows(epochs)
     present, source = np.unique(epochs.source[good], return_inverse=True)
-    nights = np.array([each.nights for each in epochs.history] or [0.0] * len(epochs.sources))
-    late = (nights == 0) & (nights > 0).any()
+    late = np.zeros(len(epochs.sources), np.bool_)
+    if any(each.nights for each in epochs.history):
+        late[:] = [not (each.nights or each.catalogue) for each in epochs.history]
     return StarEpochs(
         tuple(epochs.sources[i] for i in present.tolist()),
         epochs.level[present],

@@ -404,7 +404,7 @@ class Tracks:
         error_scale = np.where(sums.freedom > 0, np.sqrt(sums.within / freedom), 1.0) / scale
         squares = sums.squares / nights / np.square(scale)
         columns = (sums.nights, sums.freedom, error_scale, squares, sums.expected / nights)
-        found[rows] = np.stack(columns, axis=1)
+        found[rows, : len(columns)] = np.stack(columns, axis=1)
         return found
 
     def _studentised(
@@ -501,7 +501,9 @@ class Tracks:
                 part.flux, part.error, part.n, scale[unknown]
             )
         error = np.maximum(error, self.floor * np.abs(level))
-        return Calibration(level, error, scale, self._history(history, scale))
+        past = self._history(history, scale)
+        past[:, HISTORY.index("catalogue")] = np.isfinite(self.reference[track])
+        return Calibration(level, error, scale, past)
 
 
 def _significant(scale: FloatArray, n: NDArray[np.integer[Any]]) -> FloatArray:

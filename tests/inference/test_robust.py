@@ -124,8 +124,8 @@ def test_a_source_that_joins_an_event_has_no_known_baseline() -> None:
         joined, **{k: getattr(joined, k)[late] for k in ("mjd_tai", "flux", "sigma", "source")}
     )
     assert usable_epochs(joined).error.tolist() == [of.error[0], NO_BASELINE]
-    both_new = replace(joined, history=(unknown, unknown))
-    assert usable_epochs(both_new).error.tolist() == of.error.tolist()
+    for history in ((unknown, unknown), (known, replace(unknown, catalogue=1.0)), ()):
+        assert usable_epochs(replace(joined, history=history)).error.tolist() == of.error.tolist()
     found = Fitter(PRIOR)(joined, 60_000.0, torch.empty(0, 5), 1)
     assert isinstance(found, Fit)
     assert found.p_value > 1e-3

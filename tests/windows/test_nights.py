@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -96,3 +98,13 @@ def test_a_snapshot_from_before_there_were_nights_is_read() -> None:
     assert whole.read(slots).epochs(0).history == store.read(slots).epochs(0).history
     np.testing.assert_array_equal(again.read(slots).flux, store.read(slots).flux)
     assert store.read(slots).source_history.shape == (1, 1, len(HISTORY))
+
+
+def test_a_baseline_of_a_catalogue_is_known_without_nights() -> None:
+    store, t = WindowStore(), 60_000 + np.arange(8.0)
+    given, none = build.photometry(t), build.photometry(t, star=["other"] * len(t))
+    given = replace(given, ref_flux=np.full(8, 1000.0), ref_flux_err=np.full(8, 1.0))
+    none = replace(none, ref_flux=np.full(8, np.nan), ref_flux_err=np.full(8, np.nan))
+    for part, catalogue in ((given, 1.0), (none, 0.0)):
+        (past,) = store.read(store.insert(part)).epochs(0).history
+        assert (past.nights, past.catalogue) == (0, catalogue)
