@@ -11,13 +11,12 @@ import fastavro
 import numpy as np
 import pytest
 
-from broker_filter.decode.avro import reader as reader_module
 from broker_filter.decode.avro.items import take_items
 from broker_filter.decode.avro.primitives import write_long
 from broker_filter.decode.avro.reader import RecordReader
 from broker_filter.decode.avro.schema import WriterSchema, parse_document
-from broker_filter.decode.avro.skip import ItemSizes
-from broker_filter.decode.avro.table import table_of
+from broker_filter.decode.avro.steps import Fields
+from broker_filter.decode.avro.table import Table
 from broker_filter.decode.framing import Framed, Unframer
 from broker_filter.decode.selection import Many, Selection
 from broker_filter.decode.surveys.registry import adapter_for
@@ -114,10 +113,10 @@ def written(items: list[dict[str, Any]]) -> bytes:
 def both_ways(
     monkeypatch: pytest.MonkeyPatch, schema: WriterSchema, selection: Selection
 ) -> tuple[RecordReader, RecordReader]:
-    """A reader, and one that reads items one by one."""
+    """A reader, and one that reads value by value."""
     swift = RecordReader(schema, selection)
     with monkeypatch.context() as patch:
-        patch.setattr(reader_module, "table_of", lambda *_: None)
+        patch.setattr(Fields, "record", lambda *_: None)
         return swift, RecordReader(schema, selection)
 
 
@@ -151,9 +150,9 @@ def test_all_types_are_read_as_the_general_way_reads_them(monkeypatch: pytest.Mo
 
 
 def test_an_item_cut_anywhere_is_truncated_whatever_lies_behind_it() -> None:
-    (given,) = SCHEMA.root["fields"]
-    table = table_of(SCHEMA, ItemSizes(SCHEMA), given["type"]["items"], SELECTION["rows"])
-    assert table is not None
+    fields = Fields(SCHEMA).record(SCHEMA.named["row"]["fields"], SELECTION["rows"].fields)
+    assert fields is not None
+    table = Table(fields, SELECTION["rows"])
     whole = np.frombuffer(written(rows(3))[1:-1], np.uint8)
     cells = np.empty((table.height, 3), np.int64)
 

@@ -18,7 +18,7 @@ from broker_filter.decode.avro.table import Oldest, Table
 from broker_filter.decode.selection import MAX_ITEMS, MISSING, Many, column, too_many_items
 from broker_filter.types import IntArray
 
-__all__ = ["Known", "ValueReader", "read_records", "read_table"]
+__all__ = ["Known", "ValueReader", "read_records", "read_row", "read_table"]
 
 Known: TypeAlias = Callable[[Mapping[str, Any]], Oldest]
 """From what was read of a packet before a list to what of that list is wanted."""
@@ -28,6 +28,17 @@ ValueReader: TypeAlias = Callable[[bytes, int, Oldest], tuple[Any, int]]
 
 MAX_EMPTY_ITEMS: Final = 100
 """Most items that take no byte: nothing else bounds how many a short message may claim."""
+
+
+def read_row(table: Table) -> ValueReader:
+    """Reader of a record, or a part of one, that has a table: into values."""
+
+    def read(value: bytes, at: int, _: Oldest) -> tuple[dict[str, Any], int]:
+        met, cells = table.no_texts(), np.empty((table.height, 1), np.int64)
+        end = take_items(np.frombuffer(value, np.uint8), at, (0, 1), table.steps, cells, met)
+        return table.values(value, cells), end
+
+    return read
 
 
 def read_table(table: Table) -> ValueReader:

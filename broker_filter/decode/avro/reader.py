@@ -1,28 +1,31 @@
 """Read what is selected of an Avro record, and nothing else, into values and columns.
 
-A reader is compiled once for a schema and a selection. It walks over a record's bytes in *runs* of
-neighbouring fields, each of which is one match of a regular expression
-(`broker_filter.decode.avro.run`); cutouts are jumped over. The items of a history become columns in
-one compiled loop (`broker_filter.decode.avro.items`). What comes out is what `select` makes of the
-record that fastavro reads, except that fields within a map cannot be selected.
+A reader is compiled once for a schema and a selection: into steps, which a compiled loop follows
+over stretches of a record's fields and over the items of a history
+(`broker_filter.decode.avro.items`). What there is no step over is passed over value by value;
+cutouts are jumped over. What comes out is what `select` makes of the record that fastavro reads,
+except that fields within a map cannot be selected.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeAlias
 
-import numpy as np
-
-from broker_filter.decode.avro.lists import Known, ValueReader, read_records, read_table
-from broker_filter.decode.avro.run import Fields, Run
+from broker_filter.decode.avro.lists import (
+    Known,
+    ValueReader,
+    read_records,
+    read_row,
+    read_table,
+)
 from broker_filter.decode.avro.schema import AvroType, WriterSchema
-from broker_filter.decode.avro.skip import read_branch
-from broker_filter.decode.avro.table import Oldest, table_of
-from broker_filter.decode.avro.values import NULL
-from broker_filter.decode.selection import MISSING, Leaf, Many, Selection, absent, select
+from broker_filter.decode.avro.skip import MANY_FIELDS, Skip, Skips, read_branch
+from broker_filter.decode.avro.steps import Fields
+from broker_filter.decode.avro.table import Oldest, Table
+from broker_filter.decode.avro.values import Value, value_of
+from broker_filter.decode.selection import Leaf, Many, Selection, absent, select
 from broker_filter.errors import PoisonMessage, SchemaError
 
 __all__ = ["RecordReader"]
@@ -51,7 +54,7 @@ class RecordReader:
         self._name = schema.name
         try:
             self._read = _Compiler(schema).record(schema.root["fields"], selection)
-        except (RecursionError, OverflowError, re.error):
+        except (RecursionError, OverflowError):
             raise SchemaError(f"schema {schema.name} is nested too deep or too large") from None
 
     def read(self, value: bytes, known: Known | None = None) -> dict[str, Any]:
@@ -86,8 +89,7 @@ class RecordReader:
             As `read`, except for ``trailing_bytes``.
         """
         try:
-            with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
-                return self._read(value, at, known)
+            return self._read(value, at, known)
         except IndexError:
             raise PoisonMessage(
                 "truncated", f"{self._name} record ends before its last field ({len(value)} bytes)"
@@ -102,22 +104,27 @@ class _Compiler:
     def __init__(self, schema: WriterSchema) -> None:
         self._schema = schema
         self._fields = Fields(schema)
+        self._skips = Skips(schema, self._fields)
 
     def record(
         self, fields: Sequence[Mapping[str, Any]], selection: Selection
     ) -> Callable[[bytes, int, Known | None], tuple[Record, int]]:
         """Reader of a record with a selection of its own."""
         leaves = {name: want for name, want in selection.items() if isinstance(want, str)}
-        nested = {field["name"] for field in fields} & (set(selection) - set(leaves))
+        others = set(selection) - set(leaves)
         steps: list[Step] = []
-        found = set(nested)
-        for kind, group in groupby(fields, lambda field: self._kind(field, nested)):
-            if kind == "nested":
-                steps += [self._nested(field, selection[field["name"]]) for field in group]
+        found: set[str] = set()
+        for plain, group in groupby(fields, lambda field: self._plain(field, others)):
+            stretch = list(group)
+            many = plain and len(stretch) >= MANY_FIELDS
+            taken = self._fields.record(stretch, leaves) if many else None
+            if taken is None:
+                steps += [self._step(field, selection.get(field["name"])) for field in stretch]
+                found.update(field["name"] for field in stretch)
             else:
-                runs = self._fields.runs(list(group), leaves)
-                steps += map(_leaves, runs)
-                found.update(*(run.names for run in runs))
+                table = Table(taken, Many({}))
+                steps.append(_leaves(table))
+                found |= table.names
         missing = {name: want for name, want in selection.items() if name not in found}
 
         def read(value: bytes, at: int, known: Known | None) -> tuple[Record, int]:
@@ -128,13 +135,13 @@ class _Compiler:
 
         return read
 
-    def _kind(self, field: Mapping[str, Any], nested: set[str]) -> str:
-        if field["name"] in nested:
-            return "nested"
-        return "run" if self._fields.has_pattern(field["type"]) else "rest"
+    def _plain(self, field: Mapping[str, Any], others: Collection[str]) -> bool:
+        return field["name"] not in others and self._fields.of(field["type"]) is not None
 
-    def _nested(self, field: Mapping[str, Any], want: Leaf | Many | Selection) -> Step:
-        """Step over a field that is a list or a record, or should be."""
+    def _step(self, field: Mapping[str, Any], want: Leaf | Many | Selection | None) -> Step:
+        """Step over a field of any type."""
+        if want is None:
+            return _over(self._skips.of(field["type"]))
         name, reader = field["name"], self._reader(field["type"], want)
         timed = isinstance(want, Many) and bool(want.time)
 
@@ -145,7 +152,7 @@ class _Compiler:
         return step
 
     def _reader(self, avro_type: AvroType, want: Leaf | Many | Selection) -> ValueReader:
-        """Reader of a list or a record, wherever a type allows for one."""
+        """Reader of what is wanted, wherever a type allows for it."""
         kind, definition = self._schema.resolve(avro_type)
         if kind == "union" and isinstance(definition, list):
             return _by_branch([self._reader(branch, want) for branch in definition])
@@ -154,30 +161,44 @@ class _Compiler:
         if kind == "record" and isinstance(definition, Mapping) and isinstance(want, Mapping):
             record = self.record(definition["fields"], want)
             return lambda value, at, _: record(value, at, None)
-        skip = self._fields.skips.of(avro_type)
+        skip = self._skips.of(avro_type)
+        leaf = value_of(self._schema, avro_type, want) if isinstance(want, str) else None
+        if leaf is not None:
+            return _one(leaf, skip)
         return lambda value, at, _: (absent(want), skip(value, at))
 
     def _list(self, items: AvroType, many: Many) -> ValueReader:
-        sizes = self._fields.sizes
-        table = table_of(self._schema, sizes, items, many)
-        if table is not None:
-            return read_table(table)
+        kind, definition = self._schema.resolve(items)
+        if kind == "record" and isinstance(definition, Mapping):
+            fields = self._fields.record(definition["fields"], many.fields)
+            if fields is not None:
+                return read_table(Table(fields, many))
         item = self._reader(items, many.fields)
-        return read_records(item, many, takes_bytes=sizes.of(items) != 0)
+        return read_records(item, many, takes_bytes=self._fields.size(items) != 0)
 
 
-def _leaves(run: Run) -> Step:
-    """Step over a run of fields, of which some are leaves."""
-    take = run.compiled()
-    wanted = [(part.name, part.value.one, MISSING[part.value.leaf]) for part in run.parts]
+def _over(skip: Skip) -> Step:
+    return lambda value, at, _record, _known: skip(value, at)
+
+
+def _leaves(table: Table) -> Step:
+    """Step over a stretch of fields, of which some are leaves."""
+    read = read_row(table)
 
     def step(value: bytes, at: int, record: Record, _: Known | None) -> int:
-        raws, at = take(value, at)
-        for (name, one, missing), raw in zip(wanted, raws, strict=True):
-            record[name] = missing if raw == NULL else one(raw)
+        leaves, at = read(value, at, _ALL)
+        record.update(leaves)
         return at
 
     return step
+
+
+def _one(leaf: Value, skip: Skip) -> ValueReader:
+    def read(value: bytes, at: int, _: Oldest) -> tuple[Any, int]:
+        end = skip(value, at)
+        return leaf.one(value[at:end]), end
+
+    return read
 
 
 def _by_branch(readers: Sequence[ValueReader]) -> ValueReader:

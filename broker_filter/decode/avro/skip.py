@@ -7,14 +7,18 @@ it and its schema say.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+import numpy as np
+
+from broker_filter.decode.avro.items import no_texts, take_items
 from broker_filter.decode.avro.primitives import forward, read_long
 from broker_filter.decode.avro.schema import AvroType, WriterSchema
+from broker_filter.decode.avro.steps import Fields, passing
+from broker_filter.types import IntArray
 
-__all__ = ["ItemSizes", "Skip", "Skips", "block_head", "read_branch"]
+__all__ = ["MANY_FIELDS", "Skip", "Skips", "block_head", "pass_items", "read_branch"]
 
 Skip: TypeAlias = Callable[[bytes, int], int]
 """From where a value begins to where it ends.
@@ -22,37 +26,11 @@ Skip: TypeAlias = Callable[[bytes, int], int]
 Raises IndexError where the bytes end before, ValueError where they cannot be such a value.
 """
 
-_SIZES: Final[Mapping[str, int]] = {"null": 0, "boolean": 1, "float": 4, "double": 8}
+MANY_FIELDS: Final = 8
+"""From so many fields on, the compiled loop is faster than one call for each."""
 
-
-class ItemSizes:
-    """Finds the types of one schema whose values all take the same number of bytes.
-
-    Parameters
-    ----------
-    schema : WriterSchema
-    """
-
-    def __init__(self, schema: WriterSchema) -> None:
-        self._schema = schema
-        self._named: dict[str, int | None] = {}
-
-    def of(self, avro_type: AvroType) -> int | None:
-        """Bytes that every value of a type takes; None where they differ."""
-        kind, definition = self._schema.resolve(avro_type)
-        if not isinstance(definition, Mapping):
-            return _SIZES.get(kind)
-        if kind == "fixed":
-            return int(definition["size"])
-        if kind != "record":
-            return _SIZES.get(kind)
-        name = definition["name"]
-        if name not in self._named:
-            self._named[name] = None  # what a type within itself finds
-            sizes = [self.of(field["type"]) for field in definition["fields"]]
-            known = [size for size in sizes if size is not None]
-            self._named[name] = sum(known) if len(known) == len(sizes) else None
-        return self._named[name]
+_NO_CELLS: Final = np.empty((0, 0), np.int64)
+_NO_TEXTS: Final = no_texts(0)
 
 
 class Skips:
@@ -61,20 +39,14 @@ class Skips:
     Parameters
     ----------
     schema : WriterSchema
-    sizes : ItemSizes
+    fields : Fields
         Of the same schema.
-    pattern_of : callable
-        Regular expression of a type, where it has one: items of arrays are matched against it.
     """
 
-    def __init__(
-        self,
-        schema: WriterSchema,
-        sizes: ItemSizes,
-        pattern_of: Callable[[AvroType], bytes | None] = lambda _: None,
-    ) -> None:
-        self._schema, self._sizes, self._pattern_of = schema, sizes, pattern_of
+    def __init__(self, schema: WriterSchema, fields: Fields) -> None:
+        self._schema, self._fields = schema, fields
         self._named: dict[str, Skip] = {}
+        self._steps: dict[str, IntArray | None] = {}
 
     def of(self, avro_type: AvroType) -> Skip:
         """The way over a type."""
@@ -90,24 +62,42 @@ class Skips:
 
     def _made(self, kind: str, definition: Any) -> Skip:  # noqa: ANN401  as the kind has it
         # First, since nothing else bounds how often types of no bytes may be nested.
-        size = self._sizes.of(definition)
+        size = self._fields.size(definition)
         if size is not None:
             return lambda value, at: forward(value, at, size)
         if kind == "record":
-            return _over_each([self.of(field["type"]) for field in definition["fields"]])
+            return self.over(definition["fields"])
         if kind == "union":
             return _over_branch([self.of(branch) for branch in definition])
         if kind == "array":
             items = definition["items"]
-            return _over_blocks(self._swift(items), self._sizes.of(items))
+            return _over_blocks(self.of(items), self._fields.size(items), self._item_steps(items))
         if kind == "map":
-            return _over_blocks(_over_each([_over_bytes, self.of(definition["values"])]), None)
+            return _over_blocks(_over_each([_over_bytes, self.of(definition["values"])]))
         return _over_bytes if kind in ("string", "bytes") else _over_long
 
-    def _swift(self, avro_type: AvroType) -> Skip:
-        """The way over a type by one match, where there is one."""
-        over, pattern = self.of(avro_type), self._pattern_of(avro_type)
-        return over if pattern is None else _over_match(pattern, over)
+    def over(self, fields: Sequence[Mapping[str, Any]]) -> Skip:
+        """The way over neighbouring fields of a record."""
+        found = self._fields.record(fields, {}) if len(fields) >= MANY_FIELDS else None
+        if found is None:
+            return _over_each([self.of(field["type"]) for field in fields])
+        steps = passing(found)
+        return lambda value, at: pass_items(value, at, 1, steps)
+
+    def _item_steps(self, items: AvroType) -> IntArray | None:
+        """Steps over an item of a list, where there are any."""
+        kind, definition = self._schema.resolve(items)
+        if kind == "record" and isinstance(definition, Mapping):
+            return self._record_steps(definition)
+        field = self._fields.of(items)
+        return None if field is None else passing([field])
+
+    def _record_steps(self, definition: Mapping[str, Any]) -> IntArray | None:
+        name = definition["name"]
+        if name not in self._steps:
+            fields = self._fields.record(definition["fields"], {})
+            self._steps[name] = None if fields is None else passing(fields)
+        return self._steps[name]
 
 
 def read_branch(value: bytes, at: int, branches: int) -> tuple[int, int]:
@@ -142,14 +132,10 @@ def _over_bytes(value: bytes, at: int) -> int:
     return forward(value, at, length)
 
 
-def _over_match(pattern: bytes, over: Skip) -> Skip:
-    fits = re.compile(pattern, re.DOTALL).match
-
-    def skip(value: bytes, at: int) -> int:
-        match = fits(value, at)
-        return match.end() if match else over(value, at)
-
-    return skip
+def pass_items(value: bytes, at: int, count: int, steps: IntArray) -> int:
+    """Pass over items, one behind the other, whose fields there are steps over."""
+    raw = np.frombuffer(value, np.uint8)
+    return take_items(raw, at, (0, count), steps, _NO_CELLS, _NO_TEXTS)
 
 
 def _over_each(skips: Sequence[Skip]) -> Skip:
@@ -169,7 +155,7 @@ def _over_branch(branches: Sequence[Skip]) -> Skip:
     return skip
 
 
-def _over_blocks(item: Skip, size: int | None) -> Skip:
+def _over_blocks(item: Skip, size: int | None = None, steps: IntArray | None = None) -> Skip:
     def skip(value: bytes, at: int) -> int:
         while True:
             count, at, end = block_head(value, at)
@@ -179,6 +165,8 @@ def _over_blocks(item: Skip, size: int | None) -> Skip:
                 at = end
             elif size is not None:
                 at = forward(value, at, count * size)
+            elif steps is not None:
+                at = pass_items(value, at, count, steps)
             else:  # each item takes a byte at least, so that their end is the end of the bytes
                 for _ in range(count):
                     at = item(value, at)

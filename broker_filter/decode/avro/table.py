@@ -1,25 +1,19 @@
-"""The table of a list: the steps over its items, and the columns that come of them.
-
-A list has a table if each field of its items is a number, a text, or of a fixed size, or null.
-"""
+"""The table of fields that there are steps over: cells, and the columns that come of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from broker_filter.decode.avro.items import ROWS_OF_TEXT, Kind, no_texts
-from broker_filter.decode.avro.schema import AvroType, WriterSchema
-from broker_filter.decode.avro.skip import ItemSizes
-from broker_filter.decode.avro.values import Value, value_of
+from broker_filter.decode.avro.items import ROWS_OF_TEXT, no_texts
+from broker_filter.decode.avro.steps import Field
 from broker_filter.decode.selection import MISSING, Leaf, Many, missing_column
 from broker_filter.types import IntArray
 
-__all__ = ["Oldest", "Table", "table_of"]
+__all__ = ["Oldest", "Table"]
 
 Oldest: TypeAlias = Mapping[Any, float]
 """By band, as the packet writes it, the time from which on epochs are wanted; others all are."""
@@ -34,50 +28,16 @@ _NULLS: Final[Mapping[Leaf, int]] = {
 }
 """Cells of `MISSING`, by leaves in the order of their columns."""
 
-_TAKEN: Final[Mapping[tuple[str, Leaf], Kind]] = {
-    ("float", "f8"): Kind.FLOAT,
-    ("double", "f8"): Kind.DOUBLE,
-    ("boolean", "bool"): Kind.BOOLEAN,
-    ("int", "i8"): Kind.WHOLE,
-    ("long", "i8"): Kind.WHOLE,
-    ("int", "f8"): Kind.AS_FLOAT,
-    ("long", "f8"): Kind.AS_FLOAT,
-    ("enum", "str"): Kind.SYMBOL,
-    ("string", "str"): Kind.TEXT,
-}
-_PASSED: Final[Mapping[str, Kind]] = {
-    "int": Kind.NUMBER,
-    "long": Kind.NUMBER,
-    "enum": Kind.NUMBER,
-    "string": Kind.SIZED,
-    "bytes": Kind.SIZED,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """A field of an item: ``size`` is 0 if it varies, ``present`` -1 if there is no null."""
-
-    name: str
-    kind: Kind
-    size: int
-    present: int
-    value: Value | None
-
-    @property
-    def least(self) -> int:
-        """Bytes that it takes at least."""
-        return 1 if self.present >= 0 or self.kind >= Kind.NUMBER else self.size
-
 
 class Table:
-    """How the items of a list become columns.
+    """How fields of a record, or of the items of a list, become columns.
 
     Parameters
     ----------
-    fields : sequence of _Field
-        Of an item, in order.
+    fields : sequence of Field
+        In order.
     many : Many
+        What is wanted of a list.
 
     Attributes
     ----------
@@ -87,9 +47,11 @@ class Table:
         Rows of cells.
     least : int
         Bytes that an item takes at least.
+    names : frozenset of str
+        The fields that are wanted.
     """
 
-    def __init__(self, fields: Sequence[_Field], many: Many) -> None:
+    def __init__(self, fields: Sequence[Field], many: Many) -> None:
         values = {field.name: field.value for field in fields if field.value is not None}
         self._many, self._values = many, values
         self._names: dict[Leaf, list[str]] = {}
@@ -105,9 +67,10 @@ class Table:
             self.height = rows.stop
         self.steps = np.array([self._step(field) for field in fields], np.int64).reshape(-1, 5)
         self.least = sum(field.least for field in fields)
+        self.names = frozenset(values)
         self._no_texts = no_texts(len(self._names["str"]))
 
-    def _step(self, field: _Field) -> tuple[int, int, int, int, int]:
+    def _step(self, field: Field) -> tuple[int, int, int, int, int]:
         if field.value is None:
             return field.kind, field.size, field.present, -1, 0
         leaf = field.value.leaf
@@ -117,6 +80,20 @@ class Table:
     def no_texts(self) -> IntArray:
         """The texts that were met in no item yet."""
         return self._no_texts.copy()
+
+    def values(self, value: bytes, cells: IntArray) -> dict[str, Any]:
+        """What is wanted of the one item in ``cells``; see `columns`."""
+        rows, names, numbers = self._rows, self._names, cells[:, 0].tolist()
+        values: dict[str, Any] = dict(
+            zip(names["f8"], cells[rows["f8"], 0].view(np.float64).tolist(), strict=True)
+        )
+        values.update(zip(names["i8"], numbers[rows["i8"]], strict=True))
+        values.update(zip(names["bool"], map(bool, numbers[rows["bool"]]), strict=True))
+        for name in names["str"]:
+            number, start, end = numbers[self._row[name] : self._row[name] + ROWS_OF_TEXT]
+            known = number != _NULLS["str"]
+            values[name] = self._values[name].one(value[start:end]) if known else MISSING["str"]
+        return values
 
     def columns(
         self, value: bytes, cells: IntArray, met: IntArray, oldest: Oldest
@@ -164,36 +141,3 @@ class Table:
         limits = np.array([oldest.get(band, _ANY_TIME) for band in bands])
         # A time that is NaN is not older.
         return np.asarray(~(time < limits[cells[self._row[self._many.band]]]))
-
-
-def table_of(schema: WriterSchema, sizes: ItemSizes, items: AvroType, many: Many) -> Table | None:
-    """The table of a list whose items are of a type; None where they are not as simple."""
-    kind, definition = schema.resolve(items)
-    if kind != "record" or not isinstance(definition, Mapping):
-        return None
-    fields = []
-    for given in definition["fields"]:
-        leaf = many.fields.get(given["name"])
-        field = _field(schema, sizes, given["name"], given["type"], leaf)
-        if field is None:
-            return None
-        fields.append(field)
-    return Table(fields, many)
-
-
-def _field(
-    schema: WriterSchema, sizes: ItemSizes, name: str, avro_type: AvroType, leaf: Leaf | None
-) -> _Field | None:
-    present = -1
-    kind, definition = schema.resolve(avro_type)
-    if kind == "union" and isinstance(definition, list):
-        if len(definition) != 2 or "null" not in definition:
-            return None
-        present = 1 - definition.index("null")
-        avro_type = definition[present]
-        kind, definition = schema.resolve(avro_type)
-    size, value = sizes.of(avro_type), leaf and value_of(schema, avro_type, leaf)
-    if leaf and value:
-        return _Field(name, _TAKEN[kind, leaf], size or 0, present, value)
-    passed = _PASSED.get(kind) if size is None else Kind.FIXED
-    return None if passed is None else _Field(name, passed, size or 0, present, None)

@@ -1,9 +1,4 @@
-"""From the bytes of Avro values to leaves, one value at a time.
-
-What stands for null is `NULL`, the bytes of a float that is not a number. No other value of these
-types has these bytes: a number of variable length that begins with a zero byte ends there, and so
-does a string.
-"""
+"""From the bytes of Avro values to leaves, one value at a time."""
 
 from __future__ import annotations
 
@@ -12,19 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
 from broker_filter.decode.avro.primitives import read_bytes, read_long
 from broker_filter.decode.avro.schema import AvroType, WriterSchema, is_converted
-from broker_filter.decode.avro.skip import read_branch
-from broker_filter.decode.selection import MISSING, Leaf
+from broker_filter.decode.selection import Leaf
 
-__all__ = ["NULL", "Value", "any_branch", "value_of"]
+__all__ = ["Value", "value_of"]
 
 One = Callable[[bytes], Any]
-
-NULL: Final = struct.pack("<f", np.nan)
-"""In place of the bytes of a value where there is none."""
 
 _FLOAT: Final = struct.Struct("<f").unpack
 _DOUBLE: Final = struct.Struct("<d").unpack
@@ -53,17 +42,6 @@ def value_of(schema: WriterSchema, avro_type: AvroType, leaf: Leaf) -> Value | N
     if (kind, leaf) == ("enum", "str") and not isinstance(definition, str | list):
         return Value(leaf, _symbol(definition["symbols"]))
     return _VALUES.get((kind, leaf))
-
-
-def any_branch(leaf: Leaf, branches: Sequence[Value | None]) -> Value:
-    """How a union of several types becomes a leaf; its bytes begin with the number of the type."""
-
-    def one(raw: bytes) -> Any:  # noqa: ANN401  as the leaf has it
-        index, at = read_branch(raw, 0, len(branches))
-        branch = branches[index]
-        return MISSING[leaf] if branch is None else branch.one(raw[at:])
-
-    return Value(leaf, one)
 
 
 def _symbol(symbols: Sequence[str]) -> One:
