@@ -183,26 +183,32 @@ def _usable(epochs: Epochs, rejected: Counter[str]) -> Epochs:
 
 def _once_each(epochs: Epochs) -> Epochs:
     """One epoch of each visit and band, in order of time."""
-    band = _codes(epochs.band)
+    band, time = _codes(epochs.band), epochs.mjd_tai
     named = np.flatnonzero(epochs.visit >= 0)
-    best = named[_best(epochs.take(named), band[named], epochs.visit[named])]
+    best = _best(epochs, named, band, epochs.visit[named])
     rows = np.concatenate([best, np.flatnonzero(epochs.visit < 0)])
-    epochs, band = epochs.take(rows), band[rows]
-    order = np.lexsort((epochs.mjd_tai, band))
-    epochs, band = epochs.take(order), band[order]
-    again = np.diff(epochs.mjd_tai, prepend=-np.inf) < SAME_EPOCH_DAYS
-    again &= np.diff(band, prepend=-1) == 0
+    rows = rows[np.lexsort((time[rows], band[rows]))]
+    again = np.diff(time[rows], prepend=-np.inf) < SAME_EPOCH_DAYS
+    again &= ~_first(band[rows])
     if again.any():
-        epochs = epochs.take(_best(epochs, band, np.cumsum(~again)))
-    return epochs.take(np.argsort(epochs.mjd_tai, kind="stable"))
+        rows = _best(epochs, rows, band, np.cumsum(~again))
+    return epochs.take(rows[np.argsort(time[rows], kind="stable")])
 
 
-def _best(epochs: Epochs, band: IntArray, group: IntArray) -> IntArray:
-    """Row of the best epoch of each group and band."""
-    rank = 2 * ~epochs.total + ~epochs.forced
-    order = np.lexsort((epochs.flux, epochs.flux_err, rank, group, band))
-    new = (np.diff(band[order], prepend=-1) != 0) | (np.diff(group[order], prepend=-1) != 0)
-    return np.asarray(order[new])
+def _best(epochs: Epochs, rows: IntArray, band: IntArray, group: IntArray) -> IntArray:
+    """The best of these rows in each group, one of each row, and band."""
+    if not len(rows):
+        return rows
+    rank, band = 2 * ~epochs.total[rows] + ~epochs.forced[rows], band[rows]
+    order = np.lexsort((epochs.flux[rows], epochs.flux_err[rows], rank, group, band))
+    return np.asarray(rows[order[_first(band[order]) | _first(group[order])]])
+
+
+def _first(values: IntArray) -> NDArray[np.bool_]:
+    """Which differ from the one before."""
+    first = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=first[1:])
+    return first
 
 
 def _codes(values: NDArray[Any]) -> IntArray:
