@@ -18,6 +18,8 @@ from broker_filter.decode.avro.schema import load_folder, parse_document
 from broker_filter.decode.selection import MAX_ITEMS, Many, select
 from broker_filter.errors import PoisonMessage
 
+pytestmark = pytest.mark.usefixtures("compiled_reader")
+
 EPOCH = {
     "type": "record",
     "name": "epoch",

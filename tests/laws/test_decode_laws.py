@@ -32,6 +32,8 @@ from broker_filter.errors import PoisonMessage, TransientError
 from broker_filter.schemas import schema_folder
 from broker_filter.types import Message
 
+pytestmark = pytest.mark.usefixtures("compiled_reader")
+
 REASONS = {
     *("empty", "too_large", "truncated", "trailing_bytes", "undecodable", "too_many_items"),
     *("unknown_format", "unknown_survey", "unknown_schema_id", "unknown_codec", "bad_schema"),
@@ -347,14 +349,6 @@ def outcome(message: Message) -> str:
         columns = (part.star, part.flux, part.flux_err, part.flags, part.ref_flux)
         assert all(len(column) == len(part.mjd_tai) for column in columns)
     return "read"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled() -> None:
-    """Read one packet: to compile the loops is no work of any."""
-    Decoder(unframer=Unframer(number_of)).decode(
-        Message("alerts", 0, 0, None, b"\0" + (1101).to_bytes(4, "big") + RECORDS["lsst"])
-    )
 
 
 @given(messages())
