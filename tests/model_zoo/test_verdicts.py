@@ -9,6 +9,7 @@ import numpy as np
 from broker_filter.inference import zoo
 from model_zoo.evaluate.measure.kept import Kept
 from model_zoo.evaluate.measure.verdicts import KINDS, draw_star, measure_verdicts
+from model_zoo.evaluate.report.tables import verdict_tables
 
 
 def test_stars_have_the_signal_to_noise_that_they_are_measured_at() -> None:
@@ -31,3 +32,6 @@ def test_planets_and_flares_are_told_apart(tmp_path: Path) -> None:
     assert flares["lens"]["found"] == 0
     assert found == measure_verdicts(entry, 2, kept=Kept(path, entry.sha256), quiet=True)
     assert len(path.read_text().splitlines()) == 4
+    lines = verdict_tables(found)
+    assert "100.0 % of 2" in lines[2]
+    assert "microlensing 2" in lines[2]

@@ -28,6 +28,7 @@ from model_zoo.evaluate.report.tables import (
     efficiency_tables,
     exact_tables,
     stream_tables,
+    verdict_tables,
 )
 from model_zoo.evaluate.sets import SEEDS, Sizes
 
@@ -361,5 +362,6 @@ SPECIAL: dict[str, Callable[[Part], list[str]]] = {
     "certified": _certified,
     "corners": corner_tables,
     "efficiency": efficiency_tables,
+    "verdicts": verdict_tables,
     "sky": sky_tables,
 }

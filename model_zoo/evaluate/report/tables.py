@@ -13,6 +13,7 @@ __all__ = [
     "efficiency_tables",
     "exact_tables",
     "stream_tables",
+    "verdict_tables",
 ]
 
 Part = Mapping[str, Any]
@@ -100,6 +101,17 @@ def efficiency_tables(part: Part) -> list[str]:
         shares += [row["spread"][name] for name in ("found_3", "found_6_6")]
         cells = [text for found in shares for text in _percent(found)]
         rows.append([row["name"], row["looked_at"], *cells, row["cost_dex"]])
+    return table(header, rows)
+
+
+def verdict_tables(part: Part) -> list[str]:
+    """What stars of each kind are called, of ``measure_verdicts``."""
+    header = ["kind", "stars", "alert", "right", "68 %", "called a lens", "68 %", "verdicts"]
+    rows = []
+    for row in part["rows"]:
+        cells = [text for name in ("right", "lens") for text in _percent(row[name])]
+        said = ", ".join(f"{name} {count}" for name, count in row["verdicts"].items())
+        rows.append([row["name"], part["stars"], row["alerted"], *cells, said])
     return table(header, rows)
 
 
