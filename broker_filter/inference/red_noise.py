@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -80,7 +81,11 @@ class RedNoise:
         self.models, self._n = models, len(t)
         of = models.scale, models.amplitude, models.tau
         self._filter, self.log_determinant = _filters(t, sigma, *map(np.ascontiguousarray, of))
-        self._steps: FloatArray | None = None
+
+    @cached_property
+    def _by_model(self) -> FloatArray:
+        found: FloatArray = _by_model(self._filter, len(self.models))
+        return found
 
     def products(self, columns: FloatArray) -> FloatArray:
         """Products of columns with the inverse covariance between them.
@@ -131,9 +136,7 @@ class RedNoise:
         gram : ndarray, shape (M, m, q, q), float64
         mixed : ndarray, shape (M, m, q, f), float64
         """
-        if self._steps is None:
-            self._steps = _by_model(self._filter, len(self.models))
-        found: tuple[FloatArray, FloatArray] = _in_groups(self._steps, solved, by_place(columns))
+        found: tuple[FloatArray, FloatArray] = _in_groups(self._by_model, solved, by_place(columns))
         return found
 
     def times(self, columns: FloatArray) -> FloatArray:
@@ -145,6 +148,11 @@ class RedNoise:
         """
         shape = len(self.models), *columns.shape
         found: FloatArray = _times(self._filter, np.ascontiguousarray(columns), shape)
+        return found
+
+    def innovations(self, columns: FloatArray) -> FloatArray:
+        """Columns, shape (n, m), as independent numbers of unit variance under the first model."""
+        found: FloatArray = _innovations(self._by_model, np.ascontiguousarray(columns))
         return found
 
     @property
@@ -260,6 +268,31 @@ def _solved(white: FloatArray, later: FloatArray, filters: FloatArray, i: int) -
         own = white[i, j] * filters[i, 2, j] + filters[i, 1, j] * later[j]
         later[j] = filters[i, 0, j] * (later[j] - own)
         white[i, j] = own
+
+
+@compiled
+def _innovations(steps: FloatArray, columns: FloatArray) -> Any:  # noqa: ANN401
+    found, mean = np.empty(columns.shape), np.zeros(columns.shape[1])
+    for i in range(len(columns)):
+        _next_innovation(found, mean, columns, i, steps[0, i, 0], steps[0, i, 1], steps[0, i, 2])
+    return found
+
+
+@reordered
+def _next_innovation(
+    found: FloatArray,
+    mean: FloatArray,
+    columns: FloatArray,
+    i: int,
+    decay: float,
+    gain: float,
+    root: float,
+) -> None:
+    for c in range(len(mean)):
+        expected = decay * mean[c]
+        new = columns[i, c] - expected
+        mean[c] = expected + gain * new
+        found[i, c] = new * root
 
 
 @compiled

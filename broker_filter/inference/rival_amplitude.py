@@ -104,7 +104,7 @@ def log_by_noise(noise: SourceNoise, columns: FloatArray, amplitude: Amplitude) 
 
 
 def left_of(noise: SourceNoise, columns: FloatArray, amplitude: Amplitude) -> FloatArray:
-    """What the best curves of shapes leave of one source, in errors, shape (n, m).
+    """What the best curves of shapes leave of one source, as `SourceNoise.innovations`.
 
     Parameters
     ----------
@@ -114,8 +114,7 @@ def left_of(noise: SourceNoise, columns: FloatArray, amplitude: Amplitude) -> Fl
     amplitude : Amplitude
     """
     light, (f, offset, _) = noise.light, _best_curves(noise, columns, amplitude)
-    found: FloatArray = residuals(by_place(columns), light.residual, light.sigma, f, offset)
-    return found
+    return noise.innovations(residuals(by_place(columns), light.residual, f, offset))
 
 
 def chi2_left(noise: SourceNoise, columns: FloatArray, amplitude: Amplitude) -> FloatArray:

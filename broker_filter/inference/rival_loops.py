@@ -156,15 +156,13 @@ def best_curves(
 
 
 @compiled
-def residuals(
-    columns: FloatArray, residual: FloatArray, sigma: FloatArray, f: FloatArray, offset: FloatArray
-) -> Any:  # noqa: ANN401
-    """What curves leave of residuals, in errors, shape (n, m).
+def residuals(columns: FloatArray, residual: FloatArray, f: FloatArray, offset: FloatArray) -> Any:  # noqa: ANN401
+    """What curves leave of residuals, shape (n, m).
 
     Parameters
     ----------
     columns : ndarray, shape (q, n, m), float64
-    residual, sigma : ndarray, shape (n,), float64
+    residual : ndarray, shape (n,), float64
     f, offset : ndarray, shape (m, q), (m,), float64
         As of `best_curves`.
     """
@@ -176,8 +174,6 @@ def residuals(
         for a in range(q):
             for c in range(m):
                 found[i, c] -= f[c, a] * columns[a, i, c]
-        for c in range(m):
-            found[i, c] /= sigma[i]
     return found
 
 

@@ -90,6 +90,14 @@ class SourceNoise:
     def __len__(self) -> int:
         return len(self.light)
 
+    def only(self, process: tuple[float, float]) -> SourceNoise:
+        """The same source under one process alone."""
+        return SourceNoise(self.light, self.prior, [process])
+
+    def innovations(self, columns: FloatArray) -> FloatArray:
+        """Columns, shape (n, m), as independent numbers of unit variance under the first noise."""
+        return self._noise.innovations(columns)
+
     def whitened(self, column: FloatArray) -> FloatArray:
         """The first noise's inverse covariance times a column, shape (n,)."""
         return self._noise.times(column[:, None])[0, :, 0]

@@ -8,7 +8,7 @@ by likelihood x prior / proposal; the marginal likelihood is their mean weight.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,18 +17,25 @@ import numpy as np
 from broker_filter.compiled import compiled, reordered
 from broker_filter.inference.exponential import exponential
 from broker_filter.inference.log_sum import log_sum
-from broker_filter.types import FloatArray
+from broker_filter.types import FloatArray, IntArray
 
 __all__ = ["Marginal", "Peaks", "climb_to", "heights", "log_mean_weight", "sample_marginal"]
 
 LN_2_PI: Final = math.log(2 * math.pi)
-STEPS: Final = 10
+STEPS, FIRST_STEPS, GO_ON = 10, 4, 4
+"""Of a climb; of all climbs; and how many go on after these."""
 SMALL: Final = 1e-4
+SAME: Final = 0.3
+"""So near to each other, in z, climbs have come to the same place."""
 FARTHEST: Final = 5.5
-ROUND: Final = 150
-ROUNDS: Final = 3
-LOCAL: Final = 8
-TEMPER: Final = 0.6
+ROUND: Final = 60
+ROUNDS: Final = 5
+LOCAL: Final = 6
+NARROWER: Final = 2.0
+"""Local Gaussians, and by how much their variance is less than that of all samples."""
+ADAPT_SAMPLES: Final = 20.0
+"""Effective ones that those are fitted to: few samples may hold all of the weight."""
+HALVINGS: Final = 12
 PRIOR_SHARE: Final = 0.15
 WIDENED: Final = (1.0, 2.5)
 """Sizes of the Gaussians of a mixture, in standard deviations of the peak that they stand for."""
@@ -70,7 +77,11 @@ def climb_to(residuals: Residuals, z: FloatArray) -> Peaks:
     z = np.clip(z, -FARTHEST, FARTHEST)
     damping = np.full(k, 1e-2)
     height, gradient, curvature = _slopes(residuals, z)
-    for _ in range(STEPS):
+    for turn in range(STEPS):
+        if turn == FIRST_STEPS:
+            rows = _highest(z, height)
+            z, damping, height = z[rows], damping[rows], height[rows]
+            gradient, curvature = gradient[rows], curvature[rows]
         diagonal = np.einsum("kii->ki", curvature)
         damped = curvature + damping[:, None, None] * diagonal[:, None, :] * np.eye(d)
         step = np.linalg.solve(damped, gradient[..., None])[..., 0]
@@ -83,6 +94,17 @@ def climb_to(residuals: Residuals, z: FloatArray) -> Peaks:
         gradient = np.where(better[:, None], found[1], gradient)
         curvature = np.where(better[:, None, None], found[2], curvature)
     return Peaks(z, np.asarray(np.linalg.inv(curvature)), height)
+
+
+def _highest(z: FloatArray, height: FloatArray) -> IntArray:
+    """Rows of the best that have not come to the same place."""
+    chosen: list[int] = []
+    for i in np.argsort(-height).tolist():
+        if all(np.abs(z[i] - z[j]).max() > SAME for j in chosen):
+            chosen.append(i)
+        if len(chosen) == GO_ON:
+            break
+    return np.array(chosen)
 
 
 def _slopes(residuals: Residuals, z: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -146,14 +168,17 @@ def sample_marginal(log_target: LogTarget, peaks: Peaks, draw: np.random.Generat
     kept = peaks.height > peaks.height.max() - DEEP
     mixtures = [_Mixture.around(peaks.z[kept], peaks.covariance[kept])]
     z = mixtures[0].sample(ROUND, draw)
-    log_p = log_target(z) + _log_prior(z)
+    log_p, log_drawn = log_target(z) + _log_prior(z), mixtures[0].log_density(z)
     for _ in range(ROUNDS - 1):
-        log_weight = log_p - _log_drawn(mixtures, z)
-        mixtures.append(mixtures[0].with_local(z, log_weight, draw))
-        new = mixtures[-1].sample(ROUND, draw)
-        z = np.concatenate([z, new])
+        mixture = mixtures[-1].with_local(z, log_p - log_drawn, draw)
+        new = mixture.sample(ROUND, draw)
+        # Each round has as many samples: together they are as if drawn from all proposals.
+        log_drawn = np.logaddexp(log_drawn, mixture.log_density(z))
+        mixtures.append(mixture)
+        own = log_sum([one.log_density(new) for one in mixtures])
+        z, log_drawn = np.concatenate([z, new]), np.concatenate([log_drawn, own])
         log_p = np.concatenate([log_p, log_target(new) + _log_prior(new)])
-    log_weight = log_p - _log_drawn(mixtures, z)
+    log_weight = log_p - log_drawn + math.log(ROUNDS)
     return Marginal(*log_mean_weight(log_weight), z[int(log_p.argmax())])
 
 
@@ -164,14 +189,27 @@ def log_mean_weight(log_weight: FloatArray) -> tuple[float, float]:
     return total - math.log(n), math.sqrt(max(1 / effective - 1 / n, 0.0))
 
 
-def _log_drawn(mixtures: Sequence[_Mixture], z: FloatArray) -> FloatArray:
-    """Log of the mean density of the proposals: all samples are as if drawn from all of them."""
-    each = [mixture.log_density(z) for mixture in mixtures]
-    return np.asarray(log_sum(each) - math.log(len(each)))
-
-
 def _log_prior(z: FloatArray) -> FloatArray:
     return np.asarray(-0.5 * (z**2 + LN_2_PI).sum(axis=-1))
+
+
+@compiled
+def _tempered(log_weight: FloatArray) -> Any:  # noqa: ANN401
+    """Normalised weights to the highest power up to 1 that leaves `ADAPT_SAMPLES` effective."""
+    relative = log_weight - log_weight.max()
+    low, high, power = 0.0, 1.0, 1.0
+    for _ in range(HALVINGS):
+        weight = np.exp(power * relative)
+        weight /= weight.sum()
+        if 1 / (weight * weight).sum() >= ADAPT_SAMPLES:
+            low = power
+        else:
+            high = power
+        if low == 1.0:
+            return weight
+        power = 0.5 * (low + high)
+    weight = np.exp(low * relative)
+    return weight / weight.sum()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +235,12 @@ class _Mixture:
     def with_local(
         self, z: FloatArray, log_weight: FloatArray, draw: np.random.Generator
     ) -> _Mixture:
-        """The same and Gaussians at weighted samples, together as wide as those are."""
-        weight = np.exp(TEMPER * (log_weight - log_weight.max()))  # few samples may hold it all
-        weight /= weight.sum()
+        """The same and Gaussians at weighted samples, each about as wide as all of them."""
+        weight = _tempered(log_weight)
         off = z - weight @ z
         covariance = (weight[:, None] * off).T @ off + 1e-10 * np.eye(z.shape[1])
         rows = draw.choice(len(z), LOCAL, p=weight)
-        narrow = np.broadcast_to(covariance / 3, (LOCAL, *covariance.shape))
+        narrow = np.broadcast_to(covariance / NARROWER, (LOCAL, *covariance.shape))
         own = _Mixture.around(z[rows], narrow)
         return _Mixture(
             np.concatenate([self.centre, own.centre]), np.concatenate([self.root, own.root])

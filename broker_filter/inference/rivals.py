@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -23,6 +23,7 @@ from broker_filter.inference.rival_amplitude import (
     Between,
     chi2_left,
     left_of,
+    log_by_noise,
     log_marginal,
     source_best,
 )
@@ -48,7 +49,7 @@ from broker_filter.types import FloatArray, Lenses
 
 __all__ = ["Comparison", "LensFound", "compare", "curved", "lens_marginal"]
 
-STARTS: Final = 5
+STARTS: Final = 8
 APART: Final = 0.1
 LENSES: Final = 400
 F_S_STEPS: Final = 5
@@ -158,16 +159,19 @@ def curved(
     """The marginal likelihood of one curved shape, and its best curve."""
     lights = [noise.light for noise in noises]
     t = np.concatenate([light.t for light in lights])
-    whites = [SourceNoise(noise.light, noise.prior, [WHITE]) for noise in noises]
-    projected = _Projected(whites, t, shape, span)
+    white = _Projected([noise.only(WHITE) for noise in noises], t, shape, span)
 
     def log_p(z: FloatArray) -> FloatArray:
         parts = _by_source(noises, shape.shape(t, shape.theta(z, span)))
         each = [log_marginal(n, p, shape.amplitude) for n, p in zip(noises, parts, strict=True)]
         return np.asarray(np.sum(each, axis=0))
 
-    starts = _chosen(projected, starts_of(shape, lights, span))
-    found = sample_marginal(log_p, climb_to(projected, starts), draw)
+    candidates = starts_of(shape, lights, span)
+    starts = _chosen(white, candidates)
+    likely = white.under(_likely(noises, white.parts(starts), shape))
+    if likely is not white:
+        starts = np.concatenate([starts, _chosen(likely, candidates)])
+    found = sample_marginal(log_p, climb_to(likely, starts), draw)
     theta = shape.theta(found.best[None], span)
     parts = _by_source(noises, shape.shape(t, theta)[:, 0])
     best = [source_best(n, p, shape.amplitude) for n, p in zip(noises, parts, strict=True)]
@@ -176,9 +180,20 @@ def curved(
     return Found(found.log_p, found.error, parameters, *joined(best))
 
 
+def _likely(
+    noises: Sequence[SourceNoise], parts: Sequence[FloatArray], shape: CurvedShape
+) -> list[tuple[float, float]]:
+    """The process of each source under which any of some curves is most probable."""
+    found = []
+    for noise, part in zip(noises, parts, strict=True):
+        by_noise = log_by_noise(noise, part, shape.amplitude) + noise.log_share[:, None]
+        found.append(noise.processes[int(by_noise.max(axis=1).argmax())])
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Projected:
-    """A shape with its best amplitudes and baselines, for white noise, at z, shape (m, d)."""
+    """A shape with its best amplitudes and baselines, for one noise each, at z, shape (m, d)."""
 
     noises: Sequence[SourceNoise]
     t: FloatArray
@@ -186,19 +201,26 @@ class _Projected:
     span: Span
 
     def __call__(self, z: FloatArray) -> FloatArray:
-        """Residuals in errors, shape (n, m)."""
-        parts, amplitude = self._parts(z), self.shape.amplitude
-        return np.concatenate([left_of(noise, part, amplitude) for noise, part in parts])
+        """Residuals as `left_of` has them, shape (n, m)."""
+        pairs, amplitude = zip(self.noises, self.parts(z), strict=True), self.shape.amplitude
+        return np.concatenate([left_of(noise, part, amplitude) for noise, part in pairs])
 
     def heights(self, z: FloatArray) -> FloatArray:
         """See `heights`; shape (m,)."""
-        parts, amplitude = self._parts(z), self.shape.amplitude
-        chi2 = sum(chi2_left(noise, part, amplitude) for noise, part in parts)
+        pairs, amplitude = zip(self.noises, self.parts(z), strict=True), self.shape.amplitude
+        chi2 = sum(chi2_left(noise, part, amplitude) for noise, part in pairs)
         return heights(np.asarray(chi2), len(self.t), z)
 
-    def _parts(self, z: FloatArray) -> list[tuple[SourceNoise, FloatArray]]:
-        columns = self.shape.shape(self.t, self.shape.theta(z, self.span))
-        return list(zip(self.noises, _by_source(self.noises, columns), strict=True))
+    def parts(self, z: FloatArray) -> list[FloatArray]:
+        """Columns of each source, shape (n, m, q)."""
+        return _by_source(self.noises, self.shape.shape(self.t, self.shape.theta(z, self.span)))
+
+    def under(self, processes: Sequence[tuple[float, float]]) -> _Projected:
+        """The same for other red noise of each source; itself if that is what it is for."""
+        pairs = list(zip(self.noises, processes, strict=True))
+        if all(noise.processes == [process] for noise, process in pairs):
+            return self
+        return replace(self, noises=[noise.only(process) for noise, process in pairs])
 
 
 def _chosen(projected: _Projected, candidates: FloatArray) -> FloatArray:

@@ -158,6 +158,23 @@ def test_marginal_of_a_shape_is_that_of_its_prior(name: str) -> None:
     assert len(found.curve) == 60
 
 
+@pytest.mark.parametrize(("rise", "decline"), [(0.06, 0.15), (0.3, 0.1), (4.0, 12.0)])
+def test_the_shortest_and_longest_outbursts_are_found_by_any_seed(
+    rise: float, decline: float
+) -> None:
+    """Their likelihood has narrow maxima, far from the durations that the prior calls likely."""
+    shape = SHAPES["outburst"]
+    of = light(12, n=600, sigma=0.01)
+    curve = shape.shape(of.t, np.array([[6.0, rise, 0.05, decline]]))[:, 0, 0]
+    of.residual[:] += 0.2 * curve
+    noises = [SourceNoise(of, NoisePrior())]
+    found = [curved(shape, noises, SPAN, np.random.default_rng(seed)) for seed in range(3)]
+    for one in found:
+        assert np.square((of.residual - one.curve) / of.sigma).mean() < 1.1
+    log_p = np.array([one.log_p for one in found])
+    assert log_p.max() - log_p.min() < 1.0
+
+
 def test_smooth_light_has_the_density_of_its_processes() -> None:
     of = light(7)
     found = smooth([of], WHITE)
