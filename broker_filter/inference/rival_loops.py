@@ -181,7 +181,7 @@ def residuals(columns: FloatArray, residual: FloatArray, f: FloatArray, offset: 
 def _room(q: int) -> Any:  # noqa: ANN401
     """Row 0 is of columns with residuals, as `_reduced` has them, rows from 3 on with themselves.
 
-    Amplitudes are in row 1, and what `_cholesky` gives in row 2 and from row 3 + q on.
+    Amplitudes are in row 1, and what `_factored` gives in row 2 and from row 3 + q on.
     """
     return np.zeros((3 + 2 * q, q))
 
@@ -239,13 +239,11 @@ def _best(room: FloatArray, amplitudes: FloatArray, any_sign: bool) -> None:
             room[1, a] = min(max(f, amplitudes[0]), amplitudes[-1])
         return
     root = room[3 + q :]
-    _cholesky(room, amplitudes.max() ** -2, 1.0)
-    for a in range(q):
-        room[1, a] = room[2, a]
+    _factored(room, amplitudes.max() ** -2, 1.0)
     for a in range(q - 1, -1, -1):
+        room[1, a] = room[2, a] * root[a, a]
         for b in range(a + 1, q):
             room[1, a] -= root[b, a] * room[1, b]
-        room[1, a] /= root[a, a]
 
 
 @inlined
@@ -256,33 +254,39 @@ def _log_mean(room: FloatArray, amplitudes: FloatArray, any_sign: bool) -> Any: 
         return 0.0
     if not any_sign:
         return log_mean(room[3, 0], room[0, 0], amplitudes)
-    top, total = -math.inf, 0.0
+    root, top, total = room[3 + q :], -math.inf, 0.0
     for size in amplitudes:
-        gain = _cholesky(room, 1.0, size * size)
+        determinant = _factored(room, 1.0, size * size)
+        gain = -0.5 * math.log(determinant)
         for a in range(q):
-            gain += 0.5 * size * size * room[2, a] * room[2, a]
+            gain += 0.5 * size * size * room[2, a] * room[2, a] * root[a, a]
         total = total * math.exp(top - gain) + 1 if gain > top else total + math.exp(gain - top)
         top = max(top, gain)
     return top + math.log(total / len(amplitudes))
 
 
 @inlined
-def _cholesky(room: FloatArray, added: float, factor: float) -> Any:  # noqa: ANN401  float
-    """Root L of ``factor`` times the square plus a diagonal, and L^-1 times the mixed, in row 2.
+def _factored(room: FloatArray, added: float, factor: float) -> Any:  # noqa: ANN401  float
+    """Factors L D L' of ``factor`` times the square plus a diagonal, and L^-1 times the mixed.
 
-    Minus half of the log of the determinant.
+    The latter are in row 2; L, and on its diagonal the inverse of D, from row 3 + q on. The
+    determinant.
     """
     q = room.shape[1]
-    root, log_size = room[3 + q :], 0.0
+    root, determinant = room[3 + q :], 1.0
     for a in range(q):
-        room[2, a] = room[0, a]
-        for b in range(a + 1):
+        room[2, a], pivot = room[0, a], factor * room[3 + a, a] + added
+        for b in range(a):
             inner = factor * room[3 + a, b]
             for c in range(b):
                 inner -= root[a, c] * root[b, c]
-            root[a, b] = inner / root[b, b] if b < a else math.sqrt(inner + added)
-            if b < a:
-                room[2, a] -= root[a, b] * room[2, b]
-        room[2, a] /= root[a, a]
-        log_size -= math.log(root[a, a])
-    return log_size
+            # Times D until all of the row are known.
+            root[a, b] = inner
+        for b in range(a):
+            share = root[a, b] * root[b, b]
+            pivot -= share * root[a, b]
+            root[a, b] = share
+            room[2, a] -= share * room[2, b]
+        root[a, a] = 1 / pivot
+        determinant *= pivot
+    return determinant

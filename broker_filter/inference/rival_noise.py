@@ -90,9 +90,13 @@ class SourceNoise:
     def __len__(self) -> int:
         return len(self.light)
 
-    def only(self, process: tuple[float, float]) -> SourceNoise:
-        """The same source under one process alone."""
-        return SourceNoise(self.light, self.prior, [process])
+    def some(self, rows: Sequence[int]) -> SourceNoise:
+        """Some of the noises, with the shares that they have among all."""
+        if list(rows) == list(range(len(self.processes))):
+            return self
+        found = SourceNoise(self.light, self.prior, [self.processes[row] for row in rows])
+        found.log_share = self.log_share[list(rows)]
+        return found
 
     def innovations(self, columns: FloatArray) -> FloatArray:
         """Columns, shape (n, m), as independent numbers of unit variance under the first noise."""

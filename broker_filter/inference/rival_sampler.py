@@ -25,6 +25,8 @@ LN_2_PI: Final = math.log(2 * math.pi)
 STEPS, FIRST_STEPS, GO_ON = 10, 4, 4
 """Of a climb; of all climbs; and how many go on after these."""
 SMALL: Final = 1e-4
+ENOUGH, HOPELESS = 1e-2, 1e4
+"""Gain of ln p from which on a climb goes no further, and damping from which on no step goes up."""
 SAME: Final = 0.3
 """So near to each other, in z, climbs have come to the same place."""
 FARTHEST: Final = 5.5
@@ -75,24 +77,30 @@ def climb_to(residuals: Residuals, z: FloatArray) -> Peaks:
     """
     k, d = z.shape
     z = np.clip(z, -FARTHEST, FARTHEST)
-    damping = np.full(k, 1e-2)
+    damping, climbing = np.full(k, 1e-2), np.ones(k, np.bool_)
     height, gradient, curvature = _slopes(residuals, z)
     for turn in range(STEPS):
         if turn == FIRST_STEPS:
             rows = _highest(z, height)
             z, damping, height = z[rows], damping[rows], height[rows]
-            gradient, curvature = gradient[rows], curvature[rows]
+            gradient, curvature, climbing = gradient[rows], curvature[rows], climbing[rows]
+            if not climbing.any():
+                break
         diagonal = np.einsum("kii->ki", curvature)
         damped = curvature + damping[:, None, None] * diagonal[:, None, :] * np.eye(d)
         step = np.linalg.solve(damped, gradient[..., None])[..., 0]
-        tried = np.clip(z + step, -FARTHEST, FARTHEST)
+        on = np.flatnonzero(climbing)
+        tried = np.clip(z[on] + step[on], -FARTHEST, FARTHEST)
         found = _slopes(residuals, tried)
-        better = found[0] > height
-        damping = np.clip(np.where(better, 0.2 * damping, 8 * damping), 1e-7, 1e7)
-        z = np.where(better[:, None], tried, z)
-        height = np.where(better, found[0], height)
-        gradient = np.where(better[:, None], found[1], gradient)
-        curvature = np.where(better[:, None, None], found[2], curvature)
+        gain = found[0] - height[on]
+        better = gain > 0
+        damping[on] = np.clip(np.where(better, 0.2, 8.0) * damping[on], 1e-7, 1e7)
+        up = on[better]
+        z[up], height[up] = tried[better], found[0][better]
+        gradient[up], curvature[up] = found[1][better], found[2][better]
+        climbing[on] = np.where(better, gain > ENOUGH, damping[on] < HOPELESS)
+        if not climbing.any():
+            break
     return Peaks(z, np.asarray(np.linalg.inv(curvature)), height)
 
 
@@ -114,7 +122,7 @@ def _slopes(residuals: Residuals, z: FloatArray) -> tuple[FloatArray, FloatArray
     off = residuals(moved.reshape(-1, d))
     chi2, gradient, curvature = _products(off.reshape(len(off), d + 1, k))
     scale = _scale_of(chi2, len(off))
-    gradient, curvature = gradient / scale[:, None] - z, curvature / scale[:, None, None]
+    gradient, curvature = (gradient / scale).T - z, np.moveaxis(curvature / scale, -1, 0)
     return heights(chi2, len(off), z), gradient, curvature + np.eye(d)
 
 
@@ -128,20 +136,34 @@ def _products(off: FloatArray) -> Any:  # noqa: ANN401
         At each place, and moved by `SMALL` along each axis.
     """
     n, d, k = len(off), off.shape[1] - 1, off.shape[2]
-    chi2, gradient, curvature = np.zeros(k), np.zeros((k, d)), np.zeros((k, d, d))
-    slope = np.empty(d)
-    for i, c in np.ndindex((n, k)):
-        here = off[i, 0, c]
-        chi2[c] += here * here
-        for a in range(d):
-            slope[a] = (off[i, 1 + a, c] - here) / SMALL
-            gradient[c, a] -= slope[a] * here
-            for b in range(a + 1):
-                curvature[c, a, b] += slope[a] * slope[b]
+    chi2, gradient, curvature = np.zeros(k), np.zeros((d, k)), np.zeros((d, d, k))
+    slope = np.empty((d, k))
+    for i in range(n):
+        _add_products(chi2, gradient, curvature, slope, off[i])
     for a in range(d):
         for b in range(a):
-            curvature[:, b, a] = curvature[:, a, b]
+            curvature[b, a] = curvature[a, b]
     return chi2, gradient, curvature
+
+
+@reordered
+def _add_products(
+    chi2: FloatArray,
+    gradient: FloatArray,
+    curvature: FloatArray,
+    slope: FloatArray,
+    off: FloatArray,
+) -> None:
+    """Those of one epoch."""
+    for c in range(len(chi2)):
+        chi2[c] += off[0, c] * off[0, c]
+    for a in range(len(slope)):
+        for c in range(len(chi2)):
+            slope[a, c] = (off[1 + a, c] - off[0, c]) * (1 / SMALL)
+            gradient[a, c] -= slope[a, c] * off[0, c]
+        for b in range(a + 1):
+            for c in range(len(chi2)):
+                curvature[a, b, c] += slope[a, c] * slope[b, c]
 
 
 def heights(chi2: FloatArray, n: int, z: FloatArray) -> FloatArray:

@@ -16,7 +16,7 @@ __all__ = ["starts_of"]
 
 TIMES: Final = 16
 DURATIONS: Final = 12
-LENGTHS, SHORTEST, LONGEST = 11, 0.1, 100.0
+LENGTHS, SHORTEST, LONGEST = 9, 0.1, 100.0
 PARTS: Final = np.array(
     [[0.45, 0.1, 0.45], [0.2, 0.05, 0.75], [0.05, 0.05, 0.9], [0.2, 0.6, 0.2], [0.65, 0.1, 0.25]]
 )

@@ -53,7 +53,8 @@ STARTS: Final = 8
 APART: Final = 0.1
 LENSES: Final = 400
 F_S_STEPS: Final = 5
-WHITE: Final = (0.0, 1.0)  # a process of red noise that has none
+NOTHING: Final = 12.0
+"""Nats below the most probable noise, from which on another one adds nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,19 +160,28 @@ def curved(
     """The marginal likelihood of one curved shape, and its best curve."""
     lights = [noise.light for noise in noises]
     t = np.concatenate([light.t for light in lights])
-    white = _Projected([noise.only(WHITE) for noise in noises], t, shape, span)
-
-    def log_p(z: FloatArray) -> FloatArray:
-        parts = _by_source(noises, shape.shape(t, shape.theta(z, span)))
-        each = [log_marginal(n, p, shape.amplitude) for n, p in zip(noises, parts, strict=True)]
-        return np.asarray(np.sum(each, axis=0))
-
+    white = _Projected([noise.some([0]) for noise in noises], t, shape, span)
     candidates = starts_of(shape, lights, span)
     starts = _chosen(white, candidates)
-    likely = white.under(_likely(noises, white.parts(starts), shape))
-    if likely is not white:
+    by_noise = _by_noise(noises, white.parts(starts), shape)
+    rows = [int(one.max(axis=1).argmax()) for one in by_noise]
+    likely = white
+    if any(rows):
+        own = [noise.some([row]) for noise, row in zip(noises, rows, strict=True)]
+        likely = replace(white, noises=own)
         starts = np.concatenate([starts, _chosen(likely, candidates)])
-    found = sample_marginal(log_p, climb_to(likely, starts), draw)
+    peaks = climb_to(likely, starts)
+    by_noise = _by_noise(noises, white.parts(peaks.z), shape)
+    kept = [noise.some(_near(one)) for noise, one in zip(noises, by_noise, strict=True)]
+
+    def log_p(z: FloatArray) -> FloatArray:
+        each = [
+            log_marginal(noise, part, shape.amplitude)
+            for noise, part in zip(kept, white.parts(z), strict=True)
+        ]
+        return np.asarray(np.sum(each, axis=0))
+
+    found = sample_marginal(log_p, peaks, draw)
     theta = shape.theta(found.best[None], span)
     parts = _by_source(noises, shape.shape(t, theta)[:, 0])
     best = [source_best(n, p, shape.amplitude) for n, p in zip(noises, parts, strict=True)]
@@ -180,15 +190,20 @@ def curved(
     return Found(found.log_p, found.error, parameters, *joined(best))
 
 
-def _likely(
+def _by_noise(
     noises: Sequence[SourceNoise], parts: Sequence[FloatArray], shape: CurvedShape
-) -> list[tuple[float, float]]:
-    """The process of each source under which any of some curves is most probable."""
-    found = []
-    for noise, part in zip(noises, parts, strict=True):
-        by_noise = log_by_noise(noise, part, shape.amplitude) + noise.log_share[:, None]
-        found.append(noise.processes[int(by_noise.max(axis=1).argmax())])
-    return found
+) -> list[FloatArray]:
+    """Ln of share and density of some curves, shape (J, m), under each noise of each source."""
+    return [
+        log_by_noise(noise, part, shape.amplitude) + noise.log_share[:, None]
+        for noise, part in zip(noises, parts, strict=True)
+    ]
+
+
+def _near(by_noise: FloatArray) -> list[int]:
+    """The noises that matter for any of the best curves; under the others none comes near."""
+    near = by_noise > by_noise.max(axis=0) - NOTHING
+    return [int(row) for row in np.flatnonzero(near.any(axis=1))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,13 +229,6 @@ class _Projected:
     def parts(self, z: FloatArray) -> list[FloatArray]:
         """Columns of each source, shape (n, m, q)."""
         return _by_source(self.noises, self.shape.shape(self.t, self.shape.theta(z, self.span)))
-
-    def under(self, processes: Sequence[tuple[float, float]]) -> _Projected:
-        """The same for other red noise of each source; itself if that is what it is for."""
-        pairs = list(zip(self.noises, processes, strict=True))
-        if all(noise.processes == [process] for noise, process in pairs):
-            return self
-        return replace(self, noises=[noise.only(process) for noise, process in pairs])
 
 
 def _chosen(projected: _Projected, candidates: FloatArray) -> FloatArray:
