@@ -67,6 +67,13 @@ VARIES: Final = 2
 KNOWN: Final = 1e3
 """Factor on the rate of variables for a star that a catalogue calls one."""
 
+SLOW_DAYS: Final = 50.0
+"""Einstein time from which on variable stars rise as slowly as a lens."""
+
+FALLEN: Final = 0.5
+"""Share of a lens's light at the peak that may be left when a slow one, or one with an anomaly, is
+the verdict: any slow rise, and any steep one, is that of some such lens."""
+
 POOR_SCALE, WORST_SCALE = 1.6, 2.5
 """Factors on the errors from which on a lens does not describe the data: in units of what the best
 rival needs, and at all (quiet stars need .85 to 1.63)."""
@@ -128,6 +135,11 @@ class Findings:
         Whether the star became much fainter than its baseline too, which no lens does.
     days_to_peak : float, days
         From the last epoch to the peak of the lens; negative once it has passed.
+    t_einstein : float, days
+        Of the best lens.
+    light_left : float
+        Share of the light at its peak that the last epoch still has, by the curve of that lens; 1
+        until the peak is over.
     p_value : float
         Of the fit.
     too_long : bool
@@ -139,6 +151,8 @@ class Findings:
     least_scale: float = 1.0
     goes_below: bool = False
     days_to_peak: float = -math.inf
+    t_einstein: float = 0.0
+    light_left: float = 0.0
     p_value: float = 1.0
     too_long: bool = False
 
@@ -209,6 +223,9 @@ def _doubt(
             f"{first} by its shape, but as long as the model allows for; epochs until the star is"
             " quiet again settle it"
         )
+    slow_or_anomalous = first == "anomalous-lens" or found.t_einstein > SLOW_DAYS
+    if first in LENSES and slow_or_anomalous and found.light_left > FALLEN:
+        return f"{first} by its shape so far; epochs when the light has fallen by half settle it"
     if first in LENSES and record.earlier_events >= VARIES:
         return (
             f"{first} by its shape, but hardly a star is lensed twice, and this one had"

@@ -63,7 +63,7 @@ STARTS, APART = 8, 0.3  # of the first climbs; how far they are from each other,
 FIRST_STEPS, GO_ON = 6, 3  # of all climbs, and how many go on after these
 RIDGES, HIGHER = 3, 0.5  # ridges followed at most; gain of ln L for which another one is
 U0, LOG_TE, LOG_RHO = 1, 2, 3
-LONGEST = 2.7  # log10 tE of the longest events (500 d); hardly one in a hundred is longer
+LONGEST = 2.3  # log10 tE of the longest events (200 d); of longer ones slow variables are more
 MODES_DEEP = 12.0  # of the mass of a Gaussian around a maximum or ridge, in ln
 SHARE_POWER = 0.5
 

@@ -31,7 +31,7 @@ from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.candidate import Candidate
 from broker_filter.types import PARAMETERS, Fit, FloatArray, NotFitted, StarEpochs
 
-__all__ = ["Case", "Judge", "JudgeOptions", "Judgement"]
+__all__ = ["Case", "Judge", "JudgeOptions", "Judgement", "light_left"]
 
 EXPLAINED: Final = 0.7
 """Share of the chi2 of a constant star that a lens must explain to be tried with a stretch left
@@ -41,6 +41,9 @@ CLEAR: Final = 3.0 * LN_10
 """Lead over its rivals (natural log) of a lens that need not be tried so, if errors are right."""
 ROUGH: Final = 1.3
 """Factor on the errors, in units of what the best rival needs, from which on a lens is rough."""
+
+PEAK_IS_OVER: Final = 0.1
+"""Einstein times after it."""
 
 BELOW: Final = 0.3
 """How far below the baseline, in units of how far above it, a star goes that is no lens."""
@@ -175,7 +178,9 @@ def _explained(epochs: StarEpochs, lens: Found) -> float:
 def _findings(
     epochs: StarEpochs, fit: Fit, compared: Comparison, models: Mapping[str, Found]
 ) -> Findings:
-    lens = compared.lens.found
+    lens, theta = compared.lens.found, compared.lens.theta
+    to_peak = float(fit.t_start + theta[0] - epochs.mjd_tai.max())
+    t_einstein = float(10 ** theta[LOG_TE])
     evidence = {name: (one.log_p - lens.log_p) / LN_10 for name, one in models.items()}
     smooth = compared.rivals["smooth"].curve
     return Findings(
@@ -183,10 +188,34 @@ def _findings(
         scale=lens.scale,
         least_scale=min(one.scale for one in models.values()),
         goes_below=bool(-smooth.min() > BELOW * max(float(smooth.max()), 0.0)),
-        days_to_peak=float(fit.t_start + compared.lens.theta[0] - epochs.mjd_tai.max()),
+        days_to_peak=to_peak,
+        t_einstein=t_einstein,
+        light_left=light_left(usable_epochs(epochs), lens, -to_peak / t_einstein),
         p_value=float(fit.p_value),
-        too_long=bool(compared.lens.theta[LOG_TE] > fit.longest - NEAR_EDGE),
+        too_long=bool(theta[LOG_TE] > fit.longest - NEAR_EDGE),
     )
+
+
+def light_left(epochs: StarEpochs, lens: Found, since_peak: float) -> float:
+    """Share of the light at the peak that is left at the last epoch, by the curve of a lens.
+
+    In the source that saw the star first, whose baseline is known best.
+
+    Parameters
+    ----------
+    epochs : StarEpochs
+        Usable ones.
+    lens : Found
+        Of these.
+    since_peak : float
+        Einstein times; until a tenth of one all is left.
+    """
+    if since_peak < PEAK_IS_OVER:
+        return 1.0
+    order = np.argsort(epochs.source, kind="stable")
+    first = epochs.source[int(epochs.mjd_tai.argmin())]
+    light = lens.curve[epochs.source[order] == first]
+    return float(max(light[-1], 0.0) / light.max()) if light.max() > 0 else 1.0
 
 
 def _rivals(

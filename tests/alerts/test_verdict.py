@@ -145,6 +145,23 @@ def test_a_lens_as_long_as_its_prior_allows_is_unclear() -> None:
     assert "microlensing" in said.reason
 
 
+@pytest.mark.parametrize(
+    ("about", "verdict"),
+    [({"anomalous": 8.0}, "anomalous-lens"), ({}, "microlensing")],
+)
+def test_a_slow_lens_and_an_anomalous_one_are_unclear_until_their_light_has_fallen(
+    about: dict[str, float], verdict: str
+) -> None:
+    high = replace(found(**about), t_einstein=80.0, light_left=0.8)
+    said = verdict_of(high, Record(), RATES)
+    assert said.verdict == "unclear"
+    assert "fallen by half" in said.reason
+    assert verdict_of(replace(high, light_left=0.4), Record(), RATES).verdict == verdict
+    quick = replace(high, t_einstein=8.0)
+    expected = "unclear" if about else "microlensing"
+    assert verdict_of(quick, Record(), RATES).verdict == expected
+
+
 def test_rates_of_the_settings_are_those_of_the_verdict() -> None:
     assert Rates(**RateSettings().model_dump()) == Rates()
     assert "unclear" in VERDICTS

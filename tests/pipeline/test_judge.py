@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,11 +13,12 @@ from broker_filter.config import Model
 from broker_filter.errors import StateError
 from broker_filter.inference import zoo
 from broker_filter.inference.magnification import excess
+from broker_filter.inference.rival_grids import Found
 from broker_filter.inference.rival_shapes import CURVED
 from broker_filter.inference.scorer import Scorer
 from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.candidate import Candidate, Memory
-from broker_filter.pipeline.judge import Judge, Judgement, JudgeOptions
+from broker_filter.pipeline.judge import Judge, Judgement, JudgeOptions, light_left
 from broker_filter.state.partition import PartitionState
 from broker_filter.types import Fit, FloatArray, WindowBatch
 
@@ -133,6 +136,29 @@ def test_look_alikes_are_called_by_their_names(
     np.testing.assert_allclose(best.curve, 1 + signal, atol=0.1 * height)
     times = [best.parameters[key] for key in best.parameters if key.startswith("t_")]
     assert times == pytest.approx([60_000 + theta[0]] * len(times), abs=0.3)
+
+
+def test_light_is_left_as_the_source_says_that_saw_the_star_first() -> None:
+    one = window(lens()).epochs(0)
+    late = one.mjd_tai > 60_009
+    both = replace(
+        one,
+        sources=(("r", "camera"), ("r", "late")),
+        level=np.ones(2),
+        error=np.full(2, 0.003),
+        mjd_tai=np.concatenate([one.mjd_tai, one.mjd_tai[late]]),
+        flux=np.concatenate([one.flux, one.flux[late]]),
+        sigma=np.concatenate([one.sigma, one.sigma[late]]),
+        source=np.concatenate([one.source, one.source[late] + 1]).astype(np.int16),
+        history=(),
+    )
+    first = np.linspace(0, 1, len(one)) * 0.4
+    first[0] = 0.8  # the peak
+    curve = Found(0.0, 0.0, {}, np.concatenate([first, np.full(late.sum(), -0.3)]), 1.0)
+    assert light_left(both, curve, 0.5) == pytest.approx(0.5)
+    assert light_left(both, curve, 0.05) == 1.0
+    faded = replace(curve, curve=np.where(curve.curve < 0.8, -0.1, curve.curve))
+    assert light_left(both, faded, 0.5) == 0.0
 
 
 def test_a_planet_is_an_anomalous_lens(scorer: Scorer) -> None:
