@@ -79,9 +79,17 @@ class _Seen:
     proposals: list[tuple[Mixture, int]] = field(default_factory=list)
     sums: list[Sums] = field(default_factory=list)
 
-    def add(self, z: Tensor, sums: Sums, log_target: Tensor, mixture: Mixture, own: Tensor) -> None:
+    def add(
+        self,
+        z: Tensor,
+        straight: Tensor,
+        sums: Sums,
+        log_target: Tensor,
+        mixture: Mixture,
+        own: Tensor,
+    ) -> None:
         """Take in a round; ``own`` is its log density under its own proposal, ``mixture``."""
-        n, straight = len(z), mixture.bend.straight(z)
+        n = len(z)
         log_drawn = own + math.log(n)
         for before, m in self.proposals:
             log_drawn = torch.logaddexp(log_drawn, before.log_density(z, m, straight) + math.log(m))
@@ -387,9 +395,10 @@ def _round(
 ) -> Tensor:
     """Draw and weigh ``n`` samples; their log weights under their own proposal."""
     z = mixture.sample(n, draw)
+    straight = mixture.bend.straight(z)
     log_target, sums = problem.log_target(z)
-    own = mixture.log_density(z, n)
-    seen.add(z, sums, log_target, mixture, own)
+    own = mixture.log_density(z, n, straight)
+    seen.add(z, straight, sums, log_target, mixture, own)
     return log_target - own
 
 
@@ -410,7 +419,7 @@ def _needed(seen: _Seen, mixture: Mixture) -> float:
 
 def _next_mixture(seen: _Seen) -> Mixture:
     """The last one, moved towards all samples."""
-    return seen.proposals[-1][0].improved(seen.z, tempered(seen.log_weight, ADAPT_SAMPLES))
+    return seen.proposals[-1][0].improved(seen.straight, tempered(seen.log_weight, ADAPT_SAMPLES))
 
 
 def _last_round(problem: _Problem, seen: _Seen, mixture: Mixture, draw: torch.Generator) -> Tensor:

@@ -39,9 +39,6 @@ class LensDensity:
         Bounds of the prior of f_s.
     log_f_s : bool
         Whether it is uniform in log f_s (then by steps) and not in f_s.
-    night : (int, int, float), optional
-        First and last epoch of a night that is off as a whole, and the standard deviation of its
-        offset.
     """
 
     def __init__(
@@ -51,46 +48,63 @@ class LensDensity:
         f_s: tuple[float, float] = (0.0, 1.0),
         *,
         log_f_s: bool = False,
-        night: tuple[int, int, float] | None = None,
     ) -> None:
         self._edges = np.geomspace(*f_s, STEPS + 1) if log_f_s else np.array(f_s)
         self._scale, scale_share = _mixed_scales(family)
         amplitude, tau, share = _mixed(family)
         self._log_share = np.log(scale_share[:, None] * share)
         self._noise = light.noise(amplitude, tau)
-        columns = [light.residual, np.ones(len(light))]
-        self._variances = [light.baseline_error**2]
-        if night is not None:
-            first, last, error = night
-            columns.append(np.zeros(len(light)))
-            columns[-1][first : last + 1] = 1
-            self._variances.append(error**2)
-        self._fixed = np.stack(columns, axis=1)
-        self._n = len(light)
+        self._fixed = np.stack([light.residual, np.ones(len(light))], axis=1)
+        self._solved = self._noise.times(self._fixed)
+        self._variance = light.baseline_error**2
+        self._known: tuple[FloatArray, FloatArray, FloatArray] | None = None
 
-    def __call__(self, signal: FloatArray) -> FloatArray:
+    def __call__(
+        self, signal: FloatArray, night: tuple[int, int, float] | None = None
+    ) -> FloatArray:
         """Natural log of q, without the factor (2 pi)^(-n/2).
 
         Parameters
         ----------
         signal : ndarray, shape (n, m), float64
             A - 1 at the epochs for m curves.
+        night : (int, int, float), optional
+            First and last epoch of a night that is off as a whole, and the standard deviation of
+            its offset.
 
         Returns
         -------
         ndarray, shape (m,), float64
         """
-        solved = self._noise.times(self._fixed)
-        squares, mixed = self._noise.products_in_groups(solved, signal[..., None])
-        log_p = self._log_share - self._n * np.log(self._scale)[:, None]
+        squares, mixed = self._products(signal)
+        few, variances = self._fixed.T @ self._solved, [self._variance]
+        if night is not None:
+            first, last, error = night
+            own = np.zeros((len(signal), 1))
+            own[first : last + 1] = 1
+            solved = self._noise.times(own)[..., 0]
+            column = solved @ np.concatenate([self._fixed, own], axis=1)
+            few = np.block([[few, column[:, :2, None]], [column[:, None]]])
+            mixed = np.concatenate([mixed, (solved @ signal)[:, None]], axis=1)
+            variances.append(error**2)
+        log_p = self._log_share - len(signal) * np.log(self._scale)[:, None]
         log_p -= 0.5 * self._noise.log_determinant
         found: FloatArray = log_densities(
-            self._fixed.T @ solved,
-            np.ascontiguousarray(squares[:, :, 0, 0]),
-            np.ascontiguousarray(mixed[:, :, 0].transpose(0, 2, 1)),
-            *(log_p, np.square(self._scale), np.array(self._variances), self._edges),
+            *(few, squares, mixed, log_p, np.square(self._scale), np.array(variances)),
+            self._edges,
         )
         return found
+
+    def _products(self, signal: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Of the curves with themselves, shape (J, m), and with residuals and ones, (J, 2, m).
+
+        Those of the last curves are kept, as they are wanted with a night and without.
+        """
+        if self._known is None or self._known[0] is not signal:
+            squares, mixed = self._noise.products_in_groups(self._solved, signal[..., None])
+            squares = np.ascontiguousarray(squares[:, :, 0, 0])
+            self._known = signal, squares, np.ascontiguousarray(mixed[:, :, 0].transpose(0, 2, 1))
+        return self._known[1:]
 
 
 def _mixed_scales(family: NoiseFamily) -> tuple[FloatArray, FloatArray]:

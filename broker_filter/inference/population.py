@@ -79,14 +79,14 @@ class Mixture:
             mixture = mixture._maximised(z, weight, pooled)
         return mixture
 
-    def improved(self, z: Tensor, weight: Tensor) -> Mixture:
+    def improved(self, straight: Tensor, weight: Tensor) -> Mixture:
         """The same Gaussians after expectation maximisation on samples, shape (n, d).
 
         Each stays near to what it was, the more the fewer samples it has; those without are left
-        out. `weight` sums to one.
+        out. ``straight`` has the samples as `Bend.straight` gives them; ``weight`` sums to one.
         """
         kept = weight > 1e-9 * weight.max()
-        z, weight = self.bend.straight(z[kept]), weight[kept] / weight[kept].sum()
+        z, weight = straight[kept], weight[kept] / weight[kept].sum()
         mixture = self
         for _ in range(self.STEPS):
             mixture = mixture._nearer(z, weight, mixture._largest())
@@ -268,20 +268,30 @@ def _covariance(z: Tensor, weight: Tensor, centre: Tensor) -> Tensor:
 def _scatter(z: FloatArray, weight: FloatArray, centre: FloatArray) -> Any:  # noqa: ANN401
     """As `_covariance`, of z of shape (d, n)."""
     n_gaussians, d = centre.shape
-    found = np.empty((n_gaussians, d, d))
+    found, off, weighted = np.empty((n_gaussians, d, d)), np.empty(z.shape), np.empty(z.shape[1])
     for m in range(n_gaussians):
         for a in range(d):
+            _centred(off[a], weighted, z[a], centre[m, a], weight[m])
             for b in range(a + 1):
-                inner = _product(weight[m], z[a], z[b], centre[m, a], centre[m, b])
+                inner = _product(weighted, off[b])
                 found[m, a, b] = found[m, b, a] = inner + (1e-10 if a == b else 0.0)
     return found
 
 
 @reordered
-def _product(weight: FloatArray, x: FloatArray, y: FloatArray, x0: float, y0: float) -> Any:  # noqa: ANN401
+def _centred(
+    off: FloatArray, weighted: FloatArray, x: FloatArray, centre: float, weight: FloatArray
+) -> None:
+    for k in range(len(x)):
+        off[k] = x[k] - centre
+        weighted[k] = weight[k] * off[k]
+
+
+@reordered
+def _product(x: FloatArray, y: FloatArray) -> Any:  # noqa: ANN401
     total = 0.0
-    for k in range(len(weight)):
-        total += weight[k] * (x[k] - x0) * (y[k] - y0)
+    for k in range(len(x)):
+        total += x[k] * y[k]
     return total
 
 

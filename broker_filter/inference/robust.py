@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -132,15 +133,18 @@ def _log_density(
     without a lens, and those that the best lens so far leaves over.
     """
 
-    def term(wrong: WrongSet) -> FloatArray:
-        density = LensDensity(
-            wrong.applied(light),
+    @cache
+    def lens_density(epochs: WrongSet) -> LensDensity:
+        return LensDensity(
+            epochs.applied(light),
             family,
             likelihood.f_s_range,
             log_f_s=likelihood.uniform_in_log_f_s,
-            night=wrong.night,
         )
-        return density(signal) + wrong.log_prior(light)
+
+    def term(wrong: WrongSet) -> FloatArray:
+        density = lens_density(replace(wrong, night=None))
+        return density(signal, wrong.night) + wrong.log_prior(light)
 
     sets = {WrongSet(), far_off(light, light.residual, best.wrong_epochs)}
     found = {wrong: term(wrong) for wrong in sets}

@@ -144,7 +144,7 @@ def test_a_night_that_is_off_is_taken_up_as_a_column_of_the_covariance() -> None
         return math.exp(log_density(moved, cov))
 
     whole = quad(density, 0, 1, epsabs=0, epsrel=1e-9, points=[0.05])[0]
-    found = LensDensity(light, white, night=(first, last, error))(signal[:, None])
+    found = LensDensity(light, white)(signal[:, None], (first, last, error))
     assert found[0] == pytest.approx(math.log(whole), abs=1e-6)
 
 
