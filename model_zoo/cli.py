@@ -222,12 +222,19 @@ class _EntryOf:
 
 
 def _evaluate_sky(args: argparse.Namespace) -> int:
+    args.go_on = "the same command goes on after the stars that are done"
+    if not args.sky.is_dir():
+        raise ConfigError(f"--sky: {args.sky} is no folder")
+    if not args.every_days > 0 or (args.most is not None and args.most < 1):
+        raise ConfigError("--every-days and --most must be above 0")
     half = args.half or ("report" if args.labels == LABELS else "all")
     stars = [one for one in read_labels(args.labels) if half in (one.half, "all")]
     if args.surveys is not None:
         stars = [one for one in stars if one.survey.lower().startswith(tuple(args.surveys))]
     if args.most is not None:
         stars = some_of_each(stars, args.most)
+    if not stars:
+        raise ConfigError("--sky: no star of the table is of this --half and these --surveys")
     entry_of = _EntryOf(args.model)
     records = evaluate_sky(
         Filters(args.sky, entry_of, args.every_days),
@@ -253,6 +260,8 @@ def _evaluate_sky(args: argparse.Namespace) -> int:
     else:
         add_part(_entry(args.model), args.out, "sky", found)
     print(sky_table(found))
+    for one in found["unreadable"]:
+        print(printable_lines(f"not read: {one['problem']}"), file=sys.stderr)
     print(f"written: {args.out / 'sky.json'}")
     return 0
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from broker_filter.errors import ConfigError
 
 __all__ = ["COLUMNS", "LABELS", "Half", "LabelledStar", "read_labels", "some_of_each"]
 
+MJD_RANGE: Final = (40_000.0, 100_000.0)  # 1968 to 2132, as light curves are read
 COLUMNS: Final = ("path", "star", "band", "class", "survey", "t0", "tE")
 LABELS: Final = Path(__file__).parent / "sky_labels.csv"
 Half = Literal["tune", "report"]
@@ -67,17 +69,23 @@ def read_labels(path: Path) -> list[LabelledStar]:
     Raises
     ------
     ConfigError
-        It cannot be read, lacks a column, has a number that is none, or calls one star two things.
+        It cannot be read, has no star, lacks a column or a cell, has a number that is none, or says
+        two things of one star, or one file twice.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
+            reader = csv.DictReader(file)
+            rows, columns = list(reader), reader.fieldnames or ()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"--labels: {path} cannot be read: {error}") from None
-    if rows and (missing := set(COLUMNS) - set(rows[0])):
+    if missing := set(COLUMNS) - set(columns):
         raise ConfigError(f"--labels: {path} lacks the columns {', '.join(sorted(missing))}")
+    if not rows:
+        raise ConfigError(f"--labels: {path} has no star")
     stars: dict[str, list[dict[str, str]]] = {}
-    for row in rows:
+    for i, row in enumerate(rows, 1):
+        if None in row or None in row.values():
+            raise ConfigError(f"--labels: {path}: row {i} has too few cells, or too many")
         stars.setdefault(row["star"], []).append(row)
     return [_star(path, name, rows) for name, rows in stars.items()]
 
@@ -88,10 +96,19 @@ def _star(path: Path, name: str, rows: Sequence[dict[str, str]]) -> LabelledStar
         raise ConfigError(f"--labels: {path}: the rows of star {name!r} contradict each other")
     kind, survey, t0, t_einstein = said.pop()
     files = tuple((row["path"], row["band"]) for row in rows)
+    if len({path for path, _ in files}) < len(files):
+        raise ConfigError(f"--labels: {path}: star {name!r} has a file twice")
     try:
-        return LabelledStar(name, kind, survey, files, _number(t0), _number(t_einstein))
+        peak, days = _number(t0), _number(t_einstein)
     except ValueError:
         raise ConfigError(f"--labels: {path}: star {name!r}: t0 or tE is no number") from None
+    if peak is not None and not MJD_RANGE[0] < peak < MJD_RANGE[1]:
+        raise ConfigError(f"--labels: {path}: star {name!r}: t0 = {t0} is no MJD")
+    if days is not None and not 0 < days < math.inf:
+        raise ConfigError(
+            f"--labels: {path}: star {name!r}: tE = {t_einstein} is no length in days"
+        )
+    return LabelledStar(name, kind, survey, files, peak, days)
 
 
 def _number(text: str) -> float | None:

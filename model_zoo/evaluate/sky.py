@@ -7,11 +7,14 @@ From its epochs in the order in which they happened to the alerts, with default 
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import tempfile
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -178,16 +181,25 @@ def read_star(folder: Path, star: LabelledStar) -> list[Photometry]:
     Raises
     ------
     ConfigError
-        A file is missing or cannot be read.
+        A file is missing or cannot be read, or two files are of one band and source.
     """
     parts: list[Photometry] = []
+    owner: dict[tuple[str, str], str] = {}
     for path, band in star.files:
         read = partial(read_lightcurve, star=star.name, band=band or None, survey=star.survey)
         with tempfile.TemporaryDirectory() as unpacked:
             curves, problems = load([_file(folder, path, Path(unpacked))], read)
         if problems:
             raise ConfigError(f"{star.name}: {problems[0]}")
-        parts += [part for curve in curves for part in curve.parts]
+        found = [part for curve in curves for part in curve.parts]
+        for part in found:
+            other = owner.setdefault((part.band, part.source), path)
+            if other != path:
+                raise ConfigError(
+                    f"{star.name}: {other} and {path} both are band {part.band!r}, source"
+                    f" {part.source!r}: rename one, since the name of a file is that of its source"
+                )
+        parts += found
     return parts
 
 
@@ -201,7 +213,7 @@ def _file(folder: Path, path: str, unpacked: Path) -> Path:
             target = unpacked / Path(member).name
             target.write_bytes(opened.read(member))
             return target
-    except (OSError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
 
 
@@ -231,9 +243,17 @@ class Filters:
             parts = read_star(self.folder, star)
             if entry.model_id not in self._made:
                 self._made[entry.model_id] = Filter(entry, every_days=self.every_days)
-            return self._made[entry.model_id](star, parts)
+            record = self._made[entry.model_id](star, parts)
         except BrokerFilterError as error:
-            return StarRecord(star, problem=str(error))
+            record = StarRecord(star, problem=str(error))
+        return replace(record, entry=entry.sha256, every_days=self.every_days)
+
+    def gave(self, record: StarRecord, star: LabelledStar) -> bool:
+        """Whether a record is what sending a star would give again, its labels apart."""
+        same = (record.star.files, record.star.survey) == (star.files, star.survey)
+        entry = record.entry in ("", self.entry_of(star).sha256)
+        days = record.every_days in (None, self.every_days)
+        return same and entry and days and not record.problem
 
 
 def evaluate_sky(
@@ -246,7 +266,8 @@ def evaluate_sky(
 ) -> list[StarRecord]:
     """Send stars through filters; each is written to ``out`` (JSON lines) as it is done.
 
-    Stars that are there from an earlier run are not sent again.
+    Stars that are there from an earlier run are not sent again, unless that was through another
+    entry, at other intervals, of other files, or their files could not be read.
 
     Parameters
     ----------
@@ -265,9 +286,16 @@ def evaluate_sky(
         In the order of the stars.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    done = {one.star.name: one for one in read_records(out)}
+    there = {one.star.name: one for one in read_records(out)}
+    done = {
+        star.name: replace(there[star.name], star=star)
+        for star in stars
+        if star.name in there and filters.gave(there[star.name], star)
+    }
     left = [star for star in stars if star.name not in done]
-    with Progress("sky", len(left), "stars", quiet=quiet) as progress:
+    with Progress("sky", len(stars), "stars", quiet=quiet) as progress:
+        if done:
+            progress.say(f"those that an earlier run left in {out}", len(done))
         for record in _sent(filters, left, min(jobs, len(left))):
             append_record(out, record)
             done[record.star.name] = record
@@ -276,20 +304,37 @@ def evaluate_sky(
 
 
 def _sent(filters: Filters, stars: Sequence[LabelledStar], jobs: int) -> Iterator[StarRecord]:
-    """What came of stars, in any order."""
+    """What came of stars, in any order.
+
+    Raises
+    ------
+    ConfigError
+        A process was ended from outside.
+    """
     if jobs <= 1:
         yield from map(filters, stars)
         return
     context = multiprocessing.get_context("spawn")  # a fork would share the threads of torch
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(jobs, context, _begin, (replace(filters),)) as pool:
-        for each in as_completed([pool.submit(_send, star) for star in stars]):
-            yield each.result()
+        try:
+            for each in as_completed([pool.submit(_send, star) for star in stars]):
+                yield each.result()
+        except BrokenProcessPool:
+            raise ConfigError(
+                "a process was ended from outside, for lack of memory perhaps: try fewer --jobs"
+            ) from None
+        except BaseException:  # an interruption does not wait for the stars that are left
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
+            raise
 
 
 _OF_PROCESS: list[Filters] = []
 
 
 def _begin(filters: Filters) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the first process ends them
     _OF_PROCESS[:] = [filters]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -91,6 +92,10 @@ class StarRecord:
     alerts : list of AlertRecord
     problem : str
         Why its files could not be read; empty where they could.
+    entry : str
+        sha256 of the entry that it went through; empty where an older record does not say it.
+    every_days : float or None
+        Days between two evaluations; None where an older record does not say it.
     """
 
     star: LabelledStar
@@ -98,19 +103,36 @@ class StarRecord:
     windows: list[WindowRecord] = field(default_factory=list)
     alerts: list[AlertRecord] = field(default_factory=list)
     problem: str = ""
+    entry: str = ""
+    every_days: float | None = None
 
 
 def append_record(path: Path, record: StarRecord) -> None:
-    """Add a star to a file."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(record)) + "\n")
+    """Add a star to a file, whose last line a run that was killed may have left unfinished."""
+    line = json.dumps(asdict(record)).encode() + b"\n"
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read() == b"\n" else b"\n" + line
+        file.write(line)
 
 
 def read_records(path: Path) -> list[StarRecord]:
-    """The stars of a file; none where there is no file."""
+    """The stars of a file; none where there is no file.
+
+    Lines that were not written to their end are left out.
+    """
     if not path.exists():
         return []
-    return [_record(json.loads(line)) for line in path.read_text().splitlines()]
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [_record(said) for line in lines if (said := _parsed(line)) is not None]
+
+
+def _parsed(line: str) -> Any:  # noqa: ANN401
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError:
+        return None
 
 
 def _record(said: Mapping[str, Any]) -> StarRecord:
@@ -122,6 +144,8 @@ def _record(said: Mapping[str, Any]) -> StarRecord:
         [_window(one) for one in said["windows"]],
         [AlertRecord(**one) for one in said["alerts"]],
         said["problem"],
+        said.get("entry", ""),
+        said.get("every_days"),
     )
 
 

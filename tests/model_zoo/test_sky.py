@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import threading
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +18,14 @@ from model_zoo.cli import main
 from model_zoo.evaluate.labels import LABELS, LabelledStar, read_labels, some_of_each
 from model_zoo.evaluate.measure.service_path import START, one_star
 from model_zoo.evaluate.served import SERVED, serving
-from model_zoo.evaluate.sky import Filter, Filters, evaluate_sky, read_star
-from model_zoo.evaluate.sky_records import AlertRecord, StarRecord, WindowRecord
+from model_zoo.evaluate.sky import Filter, Filters, _sent, evaluate_sky, read_star
+from model_zoo.evaluate.sky_records import (
+    AlertRecord,
+    StarRecord,
+    WindowRecord,
+    append_record,
+    read_records,
+)
 from model_zoo.evaluate.sky_summary import sky_table, summary
 from model_zoo.evaluate.suite import add_part
 
@@ -43,6 +52,15 @@ def test_files_of_one_name_are_one_star(tmp_path: Path) -> None:
         ("path,star\na,x\n", "lacks the columns"),
         (HEAD + "a,x,I,quiet,KMT,,\nb,x,I,flare,KMT,,\n", "contradict"),
         (HEAD + "a,x,I,quiet,KMT,soon,\n", "no number"),
+        (HEAD + "a,x,I,quiet,KMT,nan,\n", "no MJD"),
+        (HEAD + "a,x,I,quiet,KMT,2459000,3\n", "no MJD"),
+        (HEAD + "a,x,I,quiet,KMT,59000,-3\n", "no length"),
+        (HEAD + "a,x,I,quiet,KMT\n", "row 1 has too few cells"),
+        (HEAD + "a,x,I,quiet,KMT,,,,\n", "or too many"),
+        (HEAD + "a,x,I,quiet,KMT,,\na,x,V,quiet,KMT,,\n", "a file twice"),
+        (HEAD, "has no star"),
+        ("", "lacks the columns"),
+        ("path,star\n", "lacks the columns"),
     ],
 )
 def test_tables_that_do_not_do_are_refused(tmp_path: Path, text: str, says: str) -> None:
@@ -87,6 +105,28 @@ def test_members_of_an_archive_are_read(tmp_path: Path) -> None:
     missing = LabelledStar("s", "quiet", "OGLE", (("some.zip/no.dat", "I"),), None, None)
     with pytest.raises(ConfigError, match=r"no\.dat"):
         read_star(tmp_path, missing)
+
+
+def test_two_files_of_one_source_are_not_one_light_curve(tmp_path: Path) -> None:
+    rows = "".join(f"{2455262.5 + i:.5f} 18.{i % 7}00 0.020\n" for i in range(40))
+    for site in ("chile", "africa"):
+        (tmp_path / site).mkdir()
+        (tmp_path / site / "I.dat").write_text(rows)
+    files = (("chile/I.dat", "I"), ("africa/I.dat", "I"))
+    with pytest.raises(ConfigError, match=r"chile/I\.dat and africa/I\.dat both are band 'I'"):
+        read_star(tmp_path, LabelledStar("s", "quiet", "KMT", files, None, None))
+
+
+def test_a_damaged_member_of_an_archive_is_a_problem_of_its_star(tmp_path: Path) -> None:
+    path = tmp_path / "some.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("star.dat", "2455262.5 18.1 0.02\n" * 500)
+    data = bytearray(path.read_bytes())
+    data[38:48] = bytes(10)
+    path.write_bytes(data)
+    star = LabelledStar("s", "quiet", "OGLE", (("some.zip/star.dat", "I"),), None, None)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_star(tmp_path, star)
 
 
 def alert(mjd: float, verdict: str, event: str = "e") -> AlertRecord:
@@ -197,6 +237,62 @@ def test_processes_find_what_one_finds_and_a_second_run_goes_on(tmp_path: Path) 
     for star in stars[:2]:
         (tmp_path / star.files[0][0]).unlink()
     assert evaluate_sky(filters, stars, tmp_path / "one.jsonl") == one
+
+
+def test_only_records_that_would_come_out_again_are_kept(tmp_path: Path) -> None:
+    star = LabelledStar("a", "quiet", "OGLE", (("no.dat", "I"),), None, None)
+    filters = Filters(tmp_path, entry_of, every_days=5.0)
+    sha256 = entry_of(star).sha256
+    kept = StarRecord(star, 1.0, entry=sha256, every_days=5.0)
+    older = StarRecord(star, 1.0)
+    flare = replace(star, kind="flare")
+    for record, now, same in (
+        (kept, star, True),
+        (older, star, True),
+        (kept, flare, True),
+        (replace(kept, entry="another"), star, False),
+        (replace(kept, every_days=1.0), star, False),
+        (replace(kept, problem="no such file"), star, False),
+        (kept, replace(star, survey="ZTF"), False),
+        (kept, replace(star, files=(("b.dat", "I"),)), False),
+    ):
+        out = tmp_path / "stars.jsonl"
+        out.unlink(missing_ok=True)
+        append_record(out, record)
+        (found,) = evaluate_sky(filters, [now], out)
+        assert found.star == now
+        assert bool(found.problem) is not same
+        assert same or (found.entry, found.every_days) == (sha256, 5.0)
+
+
+def test_a_line_that_a_killed_run_left_unfinished_is_written_again(tmp_path: Path) -> None:
+    out = tmp_path / "stars.jsonl"
+    star = LabelledStar("a", "quiet", "OGLE", (("no.dat", "I"),), None, None)
+    first, second = StarRecord(star, 1.0), StarRecord(replace(star, name="b"), 2.0)
+    append_record(out, first)
+    whole = out.read_text()
+    out.write_text(whole + whole[: len(whole) // 2])
+    assert read_records(out) == [first]
+    append_record(out, second)
+    assert read_records(out) == [first, second]
+
+
+def _first_only(star: LabelledStar) -> zoo.Entry:
+    if star.name != "0":
+        threading.Event().wait(100)
+    return entry_of(star)
+
+
+def test_an_interruption_does_not_wait_for_the_stars_that_are_left(tmp_path: Path) -> None:
+    files = (("no.dat", "I"),)
+    stars = [LabelledStar(str(i), "quiet", "OGLE", files, None, None) for i in range(9)]
+
+    def interrupt(record: StarRecord) -> None:
+        raise KeyboardInterrupt(record.star.name)
+
+    with pytest.raises(KeyboardInterrupt, match="0"):
+        list(map(interrupt, _sent(Filters(tmp_path, _first_only), stars, 2)))
+    assert not multiprocessing.active_children()
 
 
 def test_the_star_of_an_event_is_quiet_far_from_it() -> None:
