@@ -60,7 +60,10 @@ class Uniform:
     def z(self, value: FloatArray, span: Span) -> FloatArray:
         """See `Prior`."""
         first = self._first(span)
-        place = (value - first) / (span.last - first)
+        # A span of no length has one time, which is its middle.
+        place = (
+            (value - first) / (span.last - first) if span.last > first else np.full_like(value, 0.5)
+        )
         return np.asarray(ndtri(np.clip(place, EDGE, 1 - EDGE)))
 
     def _first(self, span: Span) -> float:

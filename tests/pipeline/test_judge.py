@@ -186,3 +186,22 @@ def test_the_same_seed_gives_the_same_judgement(scorer: Scorer) -> None:
     first, second = (judged(scorer, lens(), JudgeOptions()) for _ in range(2))
     assert first.verdict == second.verdict
     assert [r.log10_k for r in first.rivals] == [r.log10_k for r in second.rivals]
+
+
+def test_epochs_of_a_single_moment_are_judged(scorer: Scorer) -> None:
+    batch = window(lens())
+    scored = scorer.score(batch)
+    six = replace(
+        batch.epochs(0),
+        mjd_tai=np.full(6, 60_009.0),
+        flux=np.array([1, 2, 1, 2, 1, 2], np.float32),
+        sigma=np.full(6, 0.01, np.float32),
+        source=np.zeros(6, np.int16),
+    )
+    fit = scorer.fit(six, 60_000.0, scored, 0, 1, samples=50, whole_event=True)
+    assert isinstance(fit, Fit)
+    candidate = Candidate(batch, scored, 0, ("test", "star", "r"), Memory())
+    found = Judge(scorer, JudgeOptions(), Metrics()).judge(candidate, six, fit, 1, 0)
+    assert found.verdict is not None
+    assert np.isfinite(list(found.verdict.probabilities.values())).all()
+    assert found.verdict.verdict not in {"microlensing", "anomalous-lens"}
