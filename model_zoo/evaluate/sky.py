@@ -33,6 +33,7 @@ from broker_filter.replay.lightcurves.stream import LightCurves, load
 from broker_filter.service.watched import watched_pipeline
 from broker_filter.types import (
     ALL_BANDS,
+    DeadLetter,
     Fit,
     Message,
     NotFitted,
@@ -155,17 +156,27 @@ class Filter:
         self._stars = 0
 
     def __call__(self, star: LabelledStar, parts: Sequence[Photometry]) -> StarRecord:
-        """Send the epochs of one star through the filter."""
+        """Send the epochs of one star through the filter.
+
+        Raises
+        ------
+        ConfigError
+            None of them is of use to it.
+        """
         self._watch.clear()
         records = LightCurves(parts, epochs_per_message=1).read(lambda _: None)
         alerts: list[AlertRecord] = []
+        refused: list[DeadLetter] = []
         for offset, record in enumerate(records):
             message = Message(
                 *(TOPIC, self._stars, offset, record.key, record.value), headers=record.headers
             )
             out = self._pipeline.step([message], float(offset), flush=True)
             alerts += map(AlertRecord.of, out.alerts)
+            refused += out.dead_letters
         self._stars += 1
+        if refused and len(refused) == sum(map(len, parts)):
+            raise ConfigError(f"{star.name}: no epoch is of use: {refused[0].detail}")
         return StarRecord(star, _years(parts), list(self._watch.windows.values()), alerts)
 
 

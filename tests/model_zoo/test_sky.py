@@ -117,6 +117,19 @@ def test_two_files_of_one_source_are_not_one_light_curve(tmp_path: Path) -> None
         read_star(tmp_path, LabelledStar("s", "quiet", "KMT", files, None, None))
 
 
+def test_a_star_of_which_every_epoch_is_refused_is_none_without_events(tmp_path: Path) -> None:
+    rows = "".join(f"{2455262.5 + i:.5f} 18.{i % 7}00 0.020\n" for i in range(4))
+    (tmp_path / "a.dat").write_text(rows)
+    star = LabelledStar("a", "quiet", "", (("a.dat", "I"),), None, None)
+    assert "survey" in Filters(tmp_path, entry_of)(star).problem
+
+
+def test_a_folder_is_no_light_curve(tmp_path: Path) -> None:
+    star = LabelledStar("a", "quiet", "OGLE", ((".", "I"),), None, None)
+    with pytest.raises(ConfigError, match="found a folder"):
+        read_star(tmp_path, star)
+
+
 def test_a_damaged_member_of_an_archive_is_a_problem_of_its_star(tmp_path: Path) -> None:
     path = tmp_path / "some.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -110,7 +110,9 @@ def read_table(path: Path) -> TextTable:
     """
     try:
         size = path.stat().st_size
-        if not path.is_file() or size > MAX_FILE_BYTES:
+        if not path.is_file():
+            raise SchemaError(f"{path}: expected a file, found a folder or a device")
+        if size > MAX_FILE_BYTES:
             raise SchemaError(
                 f"{path}: expected a file of at most {MAX_FILE_BYTES} bytes, found {size}: "
                 "split it by star"
