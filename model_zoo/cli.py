@@ -26,7 +26,7 @@ from model_zoo.evaluate.served import serving
 from model_zoo.evaluate.sets import FULL, FULL_PROOF, QUICK, QUICK_PROOF, Proof
 from model_zoo.evaluate.sky import Filters, evaluate_sky
 from model_zoo.evaluate.sky_summary import read_causes, sky_table, summary
-from model_zoo.evaluate.suite import PARTS, add_part, card_figures, evaluate
+from model_zoo.evaluate.suite import PARTS, add_part, card_figures, evaluate, report_of
 from model_zoo.training.config import load_config
 from model_zoo.training.entry import file_entry, refile
 from model_zoo.training.polish import polish
@@ -235,6 +235,8 @@ def _evaluate_sky(args: argparse.Namespace) -> int:
         stars = some_of_each(stars, args.most)
     if not stars:
         raise ConfigError("--sky: no star of the table is of this --half and these --surveys")
+    if args.model is not None:
+        report_of(_entry(args.model), args.out)  # another entry's is refused before hours of work
     entry_of = _EntryOf(args.model)
     records = evaluate_sky(
         Filters(args.sky, entry_of, args.every_days),

@@ -57,6 +57,7 @@ __all__ = [
     "config_of",
     "evaluate",
     "measure",
+    "report_of",
     "simulator_of",
 ]
 
@@ -332,11 +333,26 @@ def add_part(entry: zoo.Entry, folder: Path, name: str, part: Mapping[str, Any])
     ConfigError
         As `evaluate` has it.
     """
-    path = folder / "results.json"
-    sizes = json.loads(path.read_text())["sizes"] if path.exists() else asdict(FULL)
-    now = about(entry.model_id, Sizes(**sizes)) | {"sha256": entry.sha256}
+    results = report_of(entry, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_results(folder, now | _earlier(path, now) | {name: part}, [name])
+    write_results(folder, results | {name: part}, [name])
+
+
+def report_of(entry: zoo.Entry, folder: Path) -> dict[str, Any]:
+    """What the report of an entry in a folder holds so far.
+
+    Raises
+    ------
+    ConfigError
+        The folder has the report of another entry, or a damaged one.
+    """
+    path, sizes = folder / "results.json", asdict(FULL)
+    try:
+        sizes = json.loads(path.read_text())["sizes"] if path.exists() else sizes
+        now = about(entry.model_id, Sizes(**sizes)) | {"sha256": entry.sha256}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error!r}); choose another --out") from error
+    return now | _earlier(path, now)
 
 
 def _usual_parts(simulator: Simulator, *, quick: bool) -> tuple[str, ...]:

@@ -201,6 +201,18 @@ def test_stars_are_chosen_by_how_their_survey_begins(
     assert "sky.json" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("there", ["{", "[]", '{"sizes": {}}', '{"sizes": {"tail": "x"}}'])
+def test_a_folder_with_another_report_is_refused_before_stars_are_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], there: str
+) -> None:
+    (tmp_path / "results.json").write_text(there)
+    labels = table(tmp_path, HEAD + "no.dat,a,I,quiet,OGLE,,\n")
+    command = ["evaluate", "fspl-roman-1.0.0", "--sky", str(tmp_path), "--labels", str(labels)]
+    assert main([*command, "--out", str(tmp_path)]) == 2
+    assert "choose another --out" in capsys.readouterr().err
+    assert not (tmp_path / "sky_stars.jsonl").exists()
+
+
 def test_all_stars_of_another_table_go_each_through_the_entry_of_its_survey(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
