@@ -18,7 +18,8 @@ it ends::
                 0.5, 1, 2, 4, 8 days), its peak passed since, within tE of its peak a tenth of tE
                 since and at least a day, or a median of the network's posterior more than one sigma
                 of then from what it was then (at least a twentieth of tE since, and no more once
-                half of the most updates are sent). A quarter of them is kept for after the peak.
+                half of the most updates are sent). A quarter of them is kept for age, and for after
+                the peak.
                 And of an ended event, where log10 K >= threshold within a window's length T of its
                 end: an event that falls and returns is the same event. At most so many of all
                 kinds (`Rule.max_updates`)
@@ -225,7 +226,9 @@ def decide(
 
 
 def _most_updates(state: EventState, mjd_last: float, rule: Rule) -> float:
-    return rule.max_updates * (BEFORE_PEAK if mjd_last < state.t0 else 1.0)
+    """All of them after the peak, and for age alone: the peak may not be where it seemed to be."""
+    early = mjd_last < state.t0 and not _is_older(state, mjd_last)
+    return rule.max_updates * (BEFORE_PEAK if early else 1.0)
 
 
 def _longest_gap(window_days: float) -> float:
@@ -266,12 +269,17 @@ def has_grown(before: float, log10_k: float) -> bool:
 
 def _is_news(state: EventState, mjd_last: float) -> bool:
     """Whether the epochs since the last alert say more of the event than those before."""
-    age, alerted_age = mjd_last - state.opened_mjd, state.alerted_mjd - state.opened_mjd
-    older = age >= max(FIRST_UPDATE_DAYS, 2 * alerted_age)
+    older = _is_older(state, mjd_last)
     peak_passed = state.alerted_mjd < state.t0 <= mjd_last
     magnified = abs(mjd_last - state.t0) < state.tE
     wait = max(MAGNIFIED_DAYS, MAGNIFIED_SHARE * state.tE)
     return older or peak_passed or (magnified and mjd_last - state.alerted_mjd >= wait)
+
+
+def _is_older(state: EventState, mjd_last: float) -> bool:
+    """Whether the event is twice as old as at the last alert."""
+    age, alerted_age = mjd_last - state.opened_mjd, state.alerted_mjd - state.opened_mjd
+    return age >= max(FIRST_UPDATE_DAYS, 2 * alerted_age)
 
 
 def _has_moved(state: EventState, estimate: Callable[[], Estimate] | None, mjd_last: float) -> bool:

@@ -30,7 +30,6 @@ ENOUGH, HOPELESS = 1e-2, 1e4
 SAME: Final = 0.3
 """So near to each other, in z, climbs have come to the same place."""
 FARTHEST: Final = 5.5
-ROUND: Final = 60
 ROUNDS: Final = 5
 LOCAL: Final = 6
 NARROWER: Final = 2.0
@@ -177,7 +176,9 @@ def _scale_of(chi2: FloatArray, n: int) -> FloatArray:
     return np.asarray(np.maximum(chi2 / n, 1.0))
 
 
-def sample_marginal(log_target: LogTarget, peaks: Peaks, draw: np.random.Generator) -> Marginal:
+def sample_marginal(
+    log_target: LogTarget, peaks: Peaks, draw: np.random.Generator, size: int
+) -> Marginal:
     """Estimate the marginal likelihood from samples around the peaks and of the prior.
 
     Parameters
@@ -186,14 +187,16 @@ def sample_marginal(log_target: LogTarget, peaks: Peaks, draw: np.random.Generat
         Of z, shape (m, d): natural log of the likelihood, shape (m,).
     peaks : Peaks
     draw : Generator
+    size : int
+        Samples of each of the rounds.
     """
     kept = peaks.height > peaks.height.max() - DEEP
     mixtures = [_Mixture.around(peaks.z[kept], peaks.covariance[kept])]
-    z = mixtures[0].sample(ROUND, draw)
+    z = mixtures[0].sample(size, draw)
     log_p, log_drawn = log_target(z) + _log_prior(z), mixtures[0].log_density(z)
     for _ in range(ROUNDS - 1):
         mixture = mixtures[-1].with_local(z, log_p - log_drawn, draw)
-        new = mixture.sample(ROUND, draw)
+        new = mixture.sample(size, draw)
         # Each round has as many samples: together they are as if drawn from all proposals.
         log_drawn = np.logaddexp(log_drawn, mixture.log_density(z))
         mixtures.append(mixture)

@@ -135,6 +135,8 @@ class CurvedShape:
     centre : callable, optional
         Of durations, shape (m, d - 1): how long after the first parameter the light is highest.
         None for a shape without a time of its own.
+    samples : int
+        Of each round that its marginal likelihood is estimated by.
     """
 
     name: str
@@ -143,6 +145,7 @@ class CurvedShape:
     columns: Callable[[FloatArray, FloatArray], FloatArray]
     amplitude: Amplitude
     centre: Callable[[FloatArray], FloatArray] | None
+    samples: int = 60
 
     @property
     def dimensions(self) -> int:
@@ -183,6 +186,7 @@ CURVED: Final = (
         shape_loops.flare,
         Between.logarithmic(0.003, 10.0, 6),
         _no_delay,
+        300,  # it is shorter than the time between epochs, so that maxima are narrow and many
     ),
     CurvedShape(
         "outburst",

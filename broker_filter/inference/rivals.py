@@ -181,7 +181,7 @@ def curved(
         ]
         return np.asarray(np.sum(each, axis=0))
 
-    found = sample_marginal(log_p, peaks, draw)
+    found = sample_marginal(log_p, peaks, draw, shape.samples)
     theta = shape.theta(found.best[None], span)
     parts = _by_source(noises, shape.shape(t, theta)[:, 0])
     best = [source_best(n, p, shape.amplitude) for n, p in zip(noises, parts, strict=True)]

@@ -203,9 +203,16 @@ def test_a_long_event_gives_its_updates_over_all_of_its_length() -> None:
 
 
 def test_a_quarter_of_the_updates_is_kept_for_after_the_peak() -> None:
+    looks: list[Look] = [(110.0 + day / 10, 10.0 * 2**day) for day in range(12)]
+    opened: list[Look] = [(100.0, 9.0), (109.9, 9.0)]  # by age, so that none is due for that
+    found = kinds([*opened, *looks], t0=110.95, rule=Rule(3.0, max_updates=5))
+    assert [mjd for mjd, _ in found] == pytest.approx([100, 109.9, 110.1, 110.2, 110.3, 111])
+
+
+def test_an_event_whose_peak_was_expected_too_late_goes_on_by_age() -> None:
     looks: list[Look] = [(100.0 + day, 10.0 * 2**day) for day in range(12)]
-    found = kinds(looks, t0=109.5, rule=Rule(3.0, max_updates=4))
-    assert [mjd for mjd, _ in found] == [100, 101, 102, 103, 110]
+    found = kinds([*looks, (125.0, 9e9)], t0=400.0, rule=Rule(3.0, max_updates=4))
+    assert [mjd for mjd, _ in found] == [100, 101, 102, 103, 106]
 
 
 def moving(t0s: list[float], rule: Rule = RULE) -> list[float]:
