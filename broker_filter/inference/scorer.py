@@ -14,8 +14,10 @@ of one window are small operations, of which each would wait for the team.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -45,6 +47,8 @@ __all__ = ["Scored", "Scorer"]
 
 FIT_STARTS = 256  # samples of the flow from which a fit starts
 _NO_SAMPLES = np.empty((0, len(PARAMETERS)), np.float32)
+Call = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+_log = logging.getLogger(__name__)
 OWN_CHOICE = torch.get_num_threads()  # before anybody changes it
 
 
@@ -107,7 +111,8 @@ class Scorer:
     precision : str
         ``float32`` or ``bfloat16``, of the encoder's layers.
     chunk : int
-        Windows per call of the network.
+        Windows per call of the network; half of them from the moment on at which the device has
+        too little memory.
     threads : int, optional
         CPU threads of the thread that calls `warm_up`; torch's own choice if left out. The thread
         that makes a scorer has one from then on.
@@ -169,10 +174,10 @@ class Scorer:
             model, own = self._models[i], np.flatnonzero(chosen & (which == i))
             part = batch if len(own) == len(batch) else batch.take(own)
             for bucket, rows in by_bucket(part, model.buckets, self.chunk):
-                ln_k, s = self._evaluate(model, *self._input(part, rows, bucket))
-                log10_k = ln_k[: len(rows)].double().cpu().numpy() / LN_10
+                ln_k, s = self._called(partial(self._evaluate, model), part, rows, bucket)
+                log10_k = ln_k.double().cpu().numpy() / LN_10
                 scored.log10_k[own[rows]] = model.entry.rescaled(log10_k)
-                scored.summary[torch.from_numpy(own[rows]), : model.width] = s[: len(rows)]
+                scored.summary[torch.from_numpy(own[rows]), : model.width] = s
 
     def ceiling(self, batch: WindowBatch, log10_k: float) -> NDArray[np.float64]:
         """The log10 K that windows can reach at most, by the matched filter alone; shape (B,).
@@ -189,10 +194,41 @@ class Scorer:
         found = np.empty((len(batch), LEVELS))
         model = self._models[0]
         for bucket, rows in by_bucket(batch, model.buckets, self.chunk):
-            x, error = self._input(batch, rows, bucket)
-            s = self._filter.largest(*split_padding(x), error)
-            found[rows] = s[: len(rows)].double().cpu().numpy()
+            (s,) = self._called(self._scanned, batch, rows, bucket)
+            found[rows] = s.double().cpu().numpy()
         return found
+
+    def _scanned(self, x: Tensor, baseline_error: Tensor) -> tuple[Tensor]:
+        return (self._filter.largest(*split_padding(x), baseline_error),)
+
+    def _halve(self) -> None:
+        """Not to be called in an except clause, which keeps the memory in question."""
+        self.chunk //= 2
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        _log.warning(
+            "too little memory on the device: from now on %d windows a call",
+            self.chunk,
+            extra={"event": "out_of_memory"},
+        )
+
+    def _called(
+        self, call: Call, batch: WindowBatch, rows: NDArray[np.int64], bucket: int
+    ) -> tuple[Tensor, ...]:
+        """Results of a call of the device for some rows; each of length ``len(rows)``.
+
+        Where the device has too little memory, calls become half as large, for good.
+        """
+        if len(rows) <= self.chunk:
+            try:
+                return tuple(each[: len(rows)] for each in call(*self._input(batch, rows, bucket)))
+            except torch.OutOfMemoryError:
+                if self.chunk == 1:
+                    raise
+            self._halve()
+        parts = np.array_split(rows, -(-len(rows) // self.chunk))
+        found = [self._called(call, batch, part, bucket) for part in parts]
+        return tuple(torch.cat(each) for each in zip(*found, strict=True))
 
     def prior_of(self, survey: str) -> BoxPrior:
         """The prior of the model that takes the windows of a survey."""
@@ -292,14 +328,24 @@ class Scorer:
         for i, model in enumerate(self._models):
             with torch.inference_mode():
                 for bucket in model.buckets:
-                    x = torch.full((self.chunk, bucket, 3), PADDING, device=self._device)
-                    _, s = self._evaluate(model, x, torch.zeros(self.chunk, device=self._device))
+                    s = self._warmed(model, bucket)
             scored = Scored(np.zeros(1), s[:1], np.array([i]))
             star = _constant_star(self.entry.window_days)
             fit = self.fit(star, 0.0, scored, 0, 0)
             if isinstance(fit, Fit):
                 self.compare(star, fit, 0, NoisePrior())
         scan.warm_up()
+
+    def _warmed(self, model: _Model, bucket: int) -> Tensor:
+        """Summaries of a full chunk without epochs."""
+        try:
+            x = torch.full((self.chunk, bucket, 3), PADDING, device=self._device)
+            return self._evaluate(model, x, torch.zeros(self.chunk, device=self._device))[1]
+        except torch.OutOfMemoryError:
+            if self.chunk == 1:
+                raise
+        self._halve()
+        return self._warmed(model, bucket)
 
     def _input(
         self, batch: WindowBatch, rows: NDArray[np.int64], bucket: int
@@ -311,14 +357,20 @@ class Scorer:
         t = np.where(np.arange(width) < n[:, None], since, 0.0)
         columns = (t, batch.flux[rows, :width], batch.sigma[rows, :width], n)
         x = network_input(
-            *(torch.from_numpy(np.ascontiguousarray(c)).to(self._device) for c in columns),
+            *(self._moved(torch.from_numpy(np.ascontiguousarray(c))) for c in columns),
             days=self.entry.window_days,
             length=bucket,
         )
-        error = torch.from_numpy(batch.baseline_error[rows].astype(np.float32)).to(self._device)
+        error = self._moved(torch.from_numpy(batch.baseline_error[rows].astype(np.float32)))
         spare = self.chunk - len(rows)
         pad = torch.nn.functional.pad
         return pad(x, (0, 0, 0, 0, 0, spare), value=PADDING), pad(error, (0, spare))
+
+    def _moved(self, x: Tensor) -> Tensor:
+        """On the device; from pinned memory, so that copies and calls overlap."""
+        if self._device.type == "cpu":
+            return x
+        return x.pin_memory().to(self._device, non_blocking=True)
 
     def _evaluate(self, model: _Model, x: Tensor, baseline_error: Tensor) -> tuple[Tensor, Tensor]:
         with torch.autocast(self._device.type, self._autocast, self._autocast is not None):

@@ -1,7 +1,7 @@
 """How fast the matched filter settles windows: ``python -m tests.bench.bench_cascade``.
 
 Constant stars of one exposure every 15 minutes, most of which the filter settles. The rival is the
-network on windows of as many points, in turn with it.
+network on windows of as many points, in turn with it. Where a GPU is found, the same on it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import torch
 
 from broker_filter.config import Model
 from broker_filter.inference import scan, zoo
@@ -21,6 +22,7 @@ from tests.bench.figures import Figure, show
 SLOTS = 1_920  # exposures of 20 days
 NETWORK = 128  # windows that it takes to time the network
 POINTS = (20, 835)
+GPU_CHUNK = 1_024
 
 
 def constant_stars(n: int, epochs: int) -> WindowBatch:
@@ -43,7 +45,24 @@ def measure(*, quick: bool = False) -> list[Figure]:
     entry = zoo.verify(zoo.find(Model().id))
     scorer = Scorer(entry)
     scorer.warm_up()
-    return [figure for points in POINTS for figure in _figures(scorer, entry, n, points)]
+    figures = [figure for points in POINTS for figure in _figures(scorer, entry, n, points)]
+    return figures + (_on_a_gpu(entry, 16 * n) if torch.cuda.is_available() else [])
+
+
+def _on_a_gpu(entry: zoo.Entry, n: int) -> list[Figure]:
+    """The cascade and the network on the device, beside each other."""
+    scorer = Scorer(entry, device="cuda", chunk=GPU_CHUNK, precision="bfloat16")
+    scorer.warm_up()
+    figures = []
+    for points in POINTS:
+        batch = constant_stars(n, points)
+        few = batch.take(np.arange(min(n, 4 * GPU_CHUNK)))
+        network = len(few) / seconds(lambda few=few: scorer.score(few), 1)
+        rate = n / seconds(lambda batch=batch: cascaded(scorer, batch, entry.threshold), 1)
+        label = f"Windows settled or scored per second on a GPU, {points} points"
+        name = f"cascade_gpu_{points}"
+        figures.append(Figure(name, label, rate, "windows/s", "the network on it", network))
+    return figures
 
 
 def _figures(scorer: Scorer, entry: zoo.Entry, n: int, points: int) -> list[Figure]:

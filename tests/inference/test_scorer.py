@@ -268,3 +268,52 @@ def test_settled_on_the_device_is_as_settled_by_the_loop(filed: zoo.Entry) -> No
     settled = scan.ceiling_of(found) < 1.0
     assert 0 < settled.sum() < len(batch)
     np.testing.assert_array_equal(scorer.ceiling(batch, 1.0) < 1.0, settled)
+
+
+def test_a_device_with_too_little_memory_takes_fewer_windows_a_call(
+    filed: zoo.Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = make_batch([100] * 21 + [400] * 5)
+    expected = Scorer(filed, chunk=CHUNK).score(batch)
+    scorer, calls = Scorer(filed, chunk=CHUNK), []
+    evaluate = scorer._evaluate
+
+    def with_little_memory(model: Any, x: torch.Tensor, error: torch.Tensor) -> Any:
+        calls.append(len(x))
+        if len(x) > 5:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return evaluate(model, x, error)
+
+    monkeypatch.setattr(scorer, "_evaluate", with_little_memory)
+    found = scorer.score(batch)
+    np.testing.assert_allclose(found.log10_k, expected.log10_k, atol=1e-4)
+    assert torch.allclose(found.summary, expected.summary, atol=1e-4)
+    assert scorer.chunk == 4
+    assert calls[:3] == [16, 8, 4]
+    assert set(calls[3:]) == {4}
+    scorer.chunk = 16
+    scorer.warm_up()
+    assert scorer.chunk == 4
+
+
+def test_a_device_without_memory_for_one_window_is_an_error(
+    filed: zoo.Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer = Scorer(filed, chunk=2)
+
+    def without_memory(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(scorer, "_evaluate", without_memory)
+    with pytest.raises(torch.OutOfMemoryError):
+        scorer.score(make_batch([100] * 3))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_has_the_k_of_the_cpu(filed: zoo.Entry) -> None:
+    batch = make_batch(LENGTHS)
+    cpu, gpu = (Scorer(filed, device=device, chunk=CHUNK) for device in ("cpu", "cuda"))
+    gpu.warm_up()
+    np.testing.assert_allclose(gpu.score(batch).log10_k, cpu.score(batch).log10_k, atol=0.01)
+    np.testing.assert_allclose(gpu.ceiling(batch, 3.0), cpu.ceiling(batch, 3.0), rtol=1e-3)
