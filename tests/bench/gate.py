@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from broker_filter.inference import scan
+from broker_filter.windows.schedule import Schedule
 from tests.bench.bench_cascade import constant_stars
-from tests.bench.bench_stars import DAYS, filled, one_more, processor_time
+from tests.bench.bench_stars import DAYS, filled, processor_time
 from tests.bench.bench_window import CADENCE, START, exposure
 
 HELD = Path(__file__).with_name("gate.json")
@@ -60,9 +61,20 @@ def inserted() -> float:
 
 
 def passed_over() -> float:
-    """One more exposure of settled stars, and a look at each."""
-    check, look = one_more(500)
-    return check / look
+    """One more exposure of settled stars, none of which is looked at, and three sorts."""
+    rng = np.random.default_rng(3)
+    store, schedule = filled(5_000, 200), Schedule(DAYS, 10)
+    slots, first = np.arange(5_000), START + 200 * CADENCE
+    schedule.due(store, slots)
+    store.read(slots)
+    blocks = iter([exposure(store.star, first + i * CADENCE, rng) for i in range(ROUNDS)])
+    flux = exposure(store.star, START, rng).flux
+
+    def sorts() -> None:
+        for _ in range(3):
+            np.sort(flux)
+
+    return in_turn(lambda: schedule.due(store, store.insert(next(blocks))), sorts)
 
 
 PATHS = {"scan": scanned, "insert": inserted, "settled_star": passed_over}
