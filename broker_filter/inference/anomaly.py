@@ -77,7 +77,7 @@ def anomalous(
     """
     whole = Likelihood(epochs, t_start, prior)
     order = np.argsort(epochs.source, kind="stable")
-    scale = max(min(one.scale for one in compared.rivals.values()), 1.0)
+    scale = max(compared.least_scale, 1.0)
     lens, best = compared.lens, None
     out: Mask | None = None
     for turn in range(TURNS):
@@ -102,7 +102,7 @@ def anomalous(
     if best is None:
         return {}
     found, part = best
-    if found.log_p <= max(one.log_p for one in compared.rivals.values()):
+    if found.log_p <= compared.best_rival:
         return {"anomalous": found}
     name, rival = _best_rival(part, np.random.default_rng(seed))
     return {"anomalous": found, name: rival}

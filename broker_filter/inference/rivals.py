@@ -88,6 +88,16 @@ class Comparison:
     lens: LensFound
     rivals: dict[str, Found]
 
+    @property
+    def best_rival(self) -> float:
+        """The largest marginal likelihood of a rival."""
+        return max(one.log_p for one in self.rivals.values())
+
+    @property
+    def least_scale(self) -> float:
+        """The least factor on the errors that a rival needs."""
+        return min(one.scale for one in self.rivals.values())
+
     def log10_k(self, name: str) -> tuple[float, float]:
         """Bayes factor of the lens against one rival, and its standard error, in dex."""
         lens, rival = self.lens.found, self.rivals[name]

@@ -148,10 +148,9 @@ class Judge:
         self, window: Candidate, epochs: StarEpochs, fit: Fit, seed: int, compared: Comparison
     ) -> dict[str, Found]:
         """Models with a stretch left out, where a lens explains most but not all."""
-        lens, rivals = compared.lens.found, compared.rivals.values()
-        scale = min(one.scale for one in rivals)
-        leads = lens.log_p >= max(one.log_p for one in rivals) + CLEAR
-        if leads and lens.scale <= ROUGH * max(scale, LEAST_SCALE):
+        lens = compared.lens.found
+        leads = lens.log_p >= compared.best_rival + CLEAR
+        if leads and lens.scale <= ROUGH * max(compared.least_scale, LEAST_SCALE):
             return {}
         usable = usable_epochs(epochs)
         if _explained(usable, lens) < EXPLAINED:

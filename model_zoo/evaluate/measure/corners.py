@@ -25,7 +25,6 @@ from model_zoo.evaluate.measure.kept import Kept
 from model_zoo.evaluate.measure.rates import clopper_pearson, upper_limit
 from model_zoo.evaluate.measure.service_path import ServicePath, one_star
 from model_zoo.evaluate.sets import SEEDS
-from model_zoo.progress import Progress
 
 __all__ = ["CORNERS", "Corner", "corner_star", "measure_corners"]
 
@@ -131,12 +130,9 @@ def measure_corners(
     stars = -(-streams // WINDOWS)
     rows = []
     for i, corner in enumerate(CORNERS):
-        found: list[list[float]] = []
-        with Progress(corner.name, stars, "stars", quiet=quiet) as shown:
-            for j in range(stars):
-                star = partial(_streams, path, corner, np.random.default_rng([SEED, i, j]))
-                found += kept(f"{corner.name}, {j}", star)
-                shown.add(1)
+        of_star = partial(_streams, path, corner)
+        each = kept.each(corner.name, "stars", stars, (SEED, i), of_star, quiet=quiet)
+        found = [stream for star in each for stream in star]
         rows.append(_corner_row(corner, stars, found))
     return {"streams": streams, "holds": all(row["holds"] for row in rows), "rows": rows}
 

@@ -23,7 +23,6 @@ from model_zoo.evaluate.measure.kept import Kept
 from model_zoo.evaluate.measure.rates import share
 from model_zoo.evaluate.measure.service_path import ServicePath, one_star
 from model_zoo.evaluate.sets import SEEDS
-from model_zoo.progress import Progress
 from model_zoo.simulate.noise import SKY_NOISE, draw_noise
 from model_zoo.simulate.pattern import Pattern
 
@@ -145,12 +144,8 @@ def measure_efficiency(
     path, kept = ServicePath(entry, every_days=0.25), kept or Kept()
     rows = []
     for i, (name, sky) in enumerate(SKIES.items()):
-        highest = []
-        with Progress(name, events, "events", quiet=quiet) as shown:
-            for j in range(events):
-                event = partial(_highest, path, sky, np.random.default_rng([SEED, i, j]))
-                highest.append(kept(f"{name}, {j}", event))
-                shown.add(1)
+        of_event = partial(_highest, path, sky)
+        highest = kept.each(name, "events", events, (SEED, i), of_event, quiet=quiet)
         rows.append(_row(name, np.array(highest, np.float64)))
     return {"events": events, "rows": rows}
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
+
+import numpy as np
+
+from model_zoo.progress import Progress
 
 __all__ = ["Kept"]
 
@@ -40,3 +45,35 @@ class Kept:
                 row = {"star": star, "of": self._of, "result": result}
                 file.write(json.dumps(row) + "\n")
         return result
+
+    def each(
+        self,
+        name: str,
+        unit: str,
+        n: int,
+        seed: Sequence[int],
+        measure: Callable[[np.random.Generator], Result],
+        *,
+        quiet: bool = False,
+    ) -> list[Result]:
+        """The results of so many stars of one kind.
+
+        Parameters
+        ----------
+        name, unit : str
+            Of the kind, and what one of it is called.
+        n : int
+        seed : sequence of int
+            Of the kind; star j is drawn from this and j.
+        measure : callable
+            Draws a star and measures it.
+        quiet : bool
+            Shows no progress.
+        """
+        found = []
+        with Progress(name, n, unit, quiet=quiet) as shown:
+            for j in range(n):
+                star = partial(measure, np.random.default_rng([*seed, j]))
+                found.append(self(f"{name}, {j}", star))
+                shown.add(1)
+        return found

@@ -23,7 +23,6 @@ from model_zoo.evaluate.measure.kept import Kept
 from model_zoo.evaluate.measure.rates import share
 from model_zoo.evaluate.measure.service_path import ServicePath, one_star
 from model_zoo.evaluate.sets import SEEDS
-from model_zoo.progress import Progress
 from model_zoo.simulate.lookalikes import SHAPES, Lookalikes, draw_lookalikes
 from model_zoo.simulate.pattern import Pattern
 
@@ -108,12 +107,8 @@ def measure_verdicts(
     path, kept = ServicePath(entry, every_days=0.25, verdicts=True), kept or Kept()
     rows = []
     for i, (name, (signal, right)) in enumerate(KINDS.items()):
-        said = []
-        with Progress(name, stars, "stars", quiet=quiet) as shown:
-            for j in range(stars):
-                star = partial(_last_verdict, path, signal, np.random.default_rng([SEED, i, j]))
-                said.append(kept(f"{name}, {j}", star))
-                shown.add(1)
+        last = partial(_last_verdict, path, signal)
+        said = kept.each(name, "stars", stars, (SEED, i), last, quiet=quiet)
         rows.append(_row(name, [one for one in said if one is not None], right))
     return {"stars": stars, "rows": rows}
 
