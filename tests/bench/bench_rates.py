@@ -28,6 +28,7 @@ from broker_filter.decode.native import encode_photometry
 from broker_filter.decode.native_reader import layout_of
 from tests import build
 from tests.bench.bench_window import START
+from tests.bench.cpu_quota import limited, where
 from tests.bench.figures import Figure
 from tests.bench.service_load import (
     LONG_S,
@@ -48,6 +49,8 @@ __all__ = ["latency", "rebalance_1m", "single_messages"]
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 CADENCE_DAYS = 0.02
+LIMIT_CORES = 0.4
+"""So much of two cores that the broker can keep up with two instances."""
 PLAIN = {"schedule": ScheduleSettings().model_dump(), "batch": Batch().model_dump()}
 """As users have it, not as fault tests do."""
 
@@ -197,7 +200,29 @@ def single_messages(servers: str, folder: Path, size: Size) -> Figures:
             "Processor time of one of these messages, two instances",
             *(cpu_both, "us", "one instance", cpu),
         ),
+        *_of_limited(servers, folder, size),
     ]
+
+
+def _of_limited(servers: str, folder: Path, size: Size) -> list[Figure]:
+    """One instance and two, each with a container's limit, which leaves the broker its cores.
+
+    Without limits two instances and the broker want more than two cores, so what a second one adds
+    cannot be seen there.
+    """
+    if where() is None:
+        print("instances_2_limited: left out, no control group may be made here", flush=True)
+        return []
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    for instances in (1, 2) * 2:
+        with frozen(servers, folder, instances) as run:
+            fill(run, ConstantStars(size.messages // 30), size.messages)
+            with limited([filter_.process.pid for filter_ in run.filters], LIMIT_CORES):
+                rates[instances].append(taken(run, size.messages).rate)
+    one, two = mean(rates[1]), mean(rates[2])
+    label = f"The same by two instances of {LIMIT_CORES:g} core each"
+    rival = f"one instance of {LIMIT_CORES:g} core"
+    return [Figure("instances_2_limited", label, two, "messages/s", rival, one)]
 
 
 @contextmanager
