@@ -20,6 +20,7 @@ from broker_filter.observe.table import METRICS, PREFIX, PROCESS_METRICS
 from broker_filter.observe.text import markdown_table
 from broker_filter.schemas import current_version, schema_folder
 from model_zoo.evaluate.report.fits import at_equal_error
+from model_zoo.evaluate.suite import WHITE_PARTS
 from tests.bench.figures import shown
 
 ROOT = Path(__file__).parents[1]
@@ -220,6 +221,10 @@ def _model(name: str) -> str:
     }
     parts = [table(results[name]) for name, table in tables.items() if name in results]
     missing = [name for name in (*tables, "streams") if name not in results]
+    if training["config"]["simulator"].get("noise") is not None:
+        white = [name for name in missing if name in WHITE_PARTS]
+        missing = [name for name in missing if name not in white]
+        parts.append(f"Of white noise alone, so not of this entry: {', '.join(white)}.")
     if missing:
         parts.append(f"Not measured: {', '.join(missing)}.")
     return "\n\n".join([head, *parts, f"Limits, from the card:\n\n{limits}"])

@@ -51,6 +51,7 @@ from model_zoo.training.config import TrainConfig
 __all__ = [
     "CORE_PARTS",
     "PARTS",
+    "WHITE_PARTS",
     "Subject",
     "add_part",
     "card_figures",
@@ -193,6 +194,10 @@ PARTS: dict[str, Callable[[Subject], dict[str, Any]]] = {
 CORE_PARTS = ("detection", "calibration", "posteriors")
 """What no card does without."""
 
+WHITE_PARTS = ("fit", "nested", "reach", "emcee", "scale", "certified", "exact")
+"""Those that integrate the likelihood of white noise with correct errors, which must be the test
+set's own. In other noise the parts on the service's own path measure what fits are worth."""
+
 LONG_PARTS = ("nested", "reach", "emcee", "corners", "efficiency", "verdicts", "sharing", "toy")
 QUICK_PARTS = tuple(name for name in PARTS if name not in LONG_PARTS)
 
@@ -289,14 +294,19 @@ def evaluate(
     Raises
     ------
     ConfigError
-        For an unknown part, a card without a training configuration, or a results.json of other
-        weights or of other sizes.
+        For an unknown part, one of white noise for an entry of other noise, a card without a
+        training configuration, or a results.json of other weights or of other sizes.
     """
     simulator = simulator_of(config_of(entry))
     usual = () if redraw else _usual_parts(simulator, quick=quick)
     chosen = usual if parts is None else tuple(parts)
     if unknown := set(chosen) - set(PARTS):
         raise ConfigError(f"--parts: {sorted(unknown)} are not among {', '.join(PARTS)}")
+    if simulator.noise_model is not None and (white := set(chosen) & set(WHITE_PARTS)):
+        raise ConfigError(
+            f"--parts: {', '.join(sorted(white))}: of white noise only, and {entry.model_id} is "
+            "simulated with the noise of real stars; take efficiency, surveys or verdicts"
+        )
     sizes = QUICK if quick else FULL
     sizes = sizes if tail is None else replace(sizes, tail=tail)
     now = about(entry.model_id, sizes) | {"sha256": entry.sha256}
@@ -357,8 +367,12 @@ def report_of(entry: zoo.Entry, folder: Path) -> dict[str, Any]:
 
 def _usual_parts(simulator: Simulator, *, quick: bool) -> tuple[str, ...]:
     """All that say something of such curves."""
-    parts = QUICK_PARTS if quick else tuple(PARTS)
-    return tuple(p for p in parts if p != "surveys" or simulator.pattern.visits is not None)
+    not_here: set[str] = set()
+    if simulator.pattern.visits is None:
+        not_here.add("surveys")
+    if simulator.noise_model is not None:
+        not_here.update(WHITE_PARTS)
+    return tuple(p for p in (QUICK_PARTS if quick else PARTS) if p not in not_here)
 
 
 def write_results(folder: Path, results: Mapping[str, Any], drawn: Sequence[str]) -> None:

@@ -74,6 +74,13 @@ def test_an_unknown_part_is_refused(entry: zoo.Entry, tmp_path: Path) -> None:
         evaluate(entry, tmp_path, parts=["weather"], quick=True, quiet=True)
 
 
+def test_parts_of_white_noise_are_refused_for_other_noise(tmp_path: Path) -> None:
+    ground = zoo.verify(zoo.find("fspl-ground-1.0.0"))
+    with pytest.raises(ConfigError, match=r"exact: of white noise only, and fspl-ground-1\.0\.0"):
+        evaluate(ground, tmp_path, parts=["exact", "streams"], quick=True, quiet=True)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("held", ['{"model_id": "other-1.0.0", "sizes": {}}', "{", "{}"])
 def test_results_of_something_else_are_not_overwritten(
     entry: zoo.Entry, tmp_path: Path, held: str
