@@ -64,6 +64,7 @@ FIRST_STEPS, GO_ON = 6, 3  # of all climbs, and how many go on after these
 RIDGES, HIGHER = 3, 0.5  # ridges followed at most; gain of ln L for which another one is
 U0, LOG_TE, LOG_RHO = 1, 2, 3
 LONGEST = 2.3  # log10 tE of the longest events (200 d); of longer ones slow variables are more
+WIDEST = 100.0  # variance, in z, of a Gaussian around a maximum or along a ridge
 MODES_DEEP = 12.0  # of the mass of a Gaussian around a maximum or ridge, in ln
 SHARE_POWER = 0.5
 
@@ -370,8 +371,10 @@ def _first_mixture(
     z = torch.cat([modes.z, along.z])
     covariance = torch.cat([1.5 * modes.covariance, along.covariance])
     root, failed = torch.linalg.cholesky_ex(bend.straight_covariance(z, covariance))
-    # Where the signal-to-noise is in the thousands, rounding may leave a negative variance.
-    mass = mass.nan_to_num(nan=-math.inf).masked_fill(failed != 0, -math.inf)
+    # Where the signal-to-noise is in the thousands, rounding may leave a negative variance, or one
+    # far above the prior's, which is 1.
+    wrong = (failed != 0) | (covariance.diagonal(dim1=1, dim2=2).amax(1) > WIDEST)
+    mass = mass.nan_to_num(nan=-math.inf).masked_fill(wrong, -math.inf)
     kept = mass > mass.max() - MODES_DEEP
     if not bool(kept.any()):
         return wide

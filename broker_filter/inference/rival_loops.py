@@ -287,6 +287,8 @@ def _factored(room: FloatArray, added: float, factor: float) -> Any:  # noqa: AN
             pivot -= share * root[a, b]
             root[a, b] = share
             room[2, a] -= share * room[2, b]
+        # Exactly it is at least that; of dependent columns and tiny errors rounding leaves less.
+        pivot = max(pivot, added)
         root[a, a] = 1 / pivot
         determinant *= pivot
     return determinant

@@ -40,6 +40,8 @@ HALVINGS: Final = 12
 PRIOR_SHARE: Final = 0.15
 WIDENED: Final = (1.0, 2.5)
 """Sizes of the Gaussians of a mixture, in standard deviations of the peak that they stand for."""
+SHARPEST: Final = 1e10
+"""Curvature of the narrowest Gaussians."""
 DEEP: Final = 12.0
 """Maxima so many nats below the highest have no Gaussian of their own."""
 
@@ -100,7 +102,18 @@ def climb_to(residuals: Residuals, z: FloatArray) -> Peaks:
         climbing[on] = np.where(better, gain > ENOUGH, damping[on] < HOPELESS)
         if not climbing.any():
             break
-    return Peaks(z, np.asarray(np.linalg.inv(curvature)), height)
+    return Peaks(z, _covariance(curvature), height)
+
+
+def _covariance(curvature: FloatArray) -> FloatArray:
+    """The inverse of curvatures, shape (k, d, d), which the prior alone makes 1 along any axis.
+
+    What rounding took from that is given back, and no peak is narrower than samples can be told
+    apart: of few epochs with tiny errors a curvature has both.
+    """
+    along, axes = np.linalg.eigh(curvature)
+    variance = 1 / np.clip(along, 1.0, SHARPEST)
+    return np.asarray((axes * variance[:, None, :]) @ axes.mT)
 
 
 def _highest(z: FloatArray, height: FloatArray) -> IntArray:
@@ -263,7 +276,7 @@ class _Mixture:
         """The same and Gaussians at weighted samples, each about as wide as all of them."""
         weight = _tempered(log_weight)
         off = z - weight @ z
-        covariance = (weight[:, None] * off).T @ off + 1e-10 * np.eye(z.shape[1])
+        covariance = (weight[:, None] * off).T @ off + np.eye(z.shape[1]) / SHARPEST
         rows = draw.choice(len(z), LOCAL, p=weight)
         narrow = np.broadcast_to(covariance / NARROWER, (LOCAL, *covariance.shape))
         own = _Mixture.around(z[rows], narrow)

@@ -133,6 +133,17 @@ def test_marginal_of_amplitude_baseline_and_errors_is_that_of_a_sum(kind: str) -
     assert found == pytest.approx(wanted, abs=0.03)
 
 
+@pytest.mark.parametrize("sigma", [0.05, 1e-4, 1e-7])
+def test_eight_columns_at_two_times_are_as_good_as_two(sigma: float) -> None:
+    """What the columns say of each other is lost in rounding where errors are tiny."""
+    noise = SourceNoise(light(4, sigma=sigma, signal=np.zeros(30)), WHITE)
+    at_two_times = np.random.default_rng(6).normal(size=(2, 8))
+    two = np.linalg.cholesky(at_two_times @ at_two_times.T)
+    eight, same = (np.repeat(columns, 15, axis=0)[:, None] for columns in (at_two_times, two))
+    wanted = log_marginal(noise, same, AnySign((0.3,)))
+    assert log_marginal(noise, eight, AnySign((0.3,))) == pytest.approx(wanted, abs=0.5)
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_marginal_of_a_shape_is_that_of_its_prior(name: str) -> None:
     """The mean over many draws from the prior; the signal is weak, so that these suffice."""

@@ -9,6 +9,7 @@ import pytest
 
 from broker_filter.alerts.known_variables import KnownVariables
 from broker_filter.alerts.lifecycle import counts_from_columns
+from broker_filter.alerts.parts import Verdict
 from broker_filter.config import Model
 from broker_filter.errors import StateError
 from broker_filter.inference import zoo
@@ -188,20 +189,52 @@ def test_the_same_seed_gives_the_same_judgement(scorer: Scorer) -> None:
     assert [r.log10_k for r in first.rivals] == [r.log10_k for r in second.rivals]
 
 
-def test_epochs_of_a_single_moment_are_judged(scorer: Scorer) -> None:
+def judged_few(
+    scorer: Scorer, t: FloatArray, flux: FloatArray, sigma: FloatArray, sources: int = 1
+) -> Verdict:
+    """The verdict on epochs of some sources in turn, of which the window knows nothing more."""
     batch = window(lens())
     scored = scorer.score(batch)
-    six = replace(
+    few = replace(
         batch.epochs(0),
-        mjd_tai=np.full(6, 60_009.0),
-        flux=np.array([1, 2, 1, 2, 1, 2], np.float32),
-        sigma=np.full(6, 0.01, np.float32),
-        source=np.zeros(6, np.int16),
+        mjd_tai=60_000 + t,
+        flux=flux.astype(np.float32),
+        sigma=sigma.astype(np.float32),
+        source=(np.arange(len(t)) % sources).astype(np.int16),
+        sources=tuple(("r", f"camera {i}") for i in range(sources)),
+        level=np.ones(sources),
+        error=np.full(sources, 0.003),
+        history=(),
     )
-    fit = scorer.fit(six, 60_000.0, scored, 0, 1, samples=50, whole_event=True)
+    fit = scorer.fit(few, 60_000.0, scored, 0, 1, samples=50, whole_event=True)
     assert isinstance(fit, Fit)
     candidate = Candidate(batch, scored, 0, ("test", "star", "r"), Memory())
-    found = Judge(scorer, JudgeOptions(), Metrics()).judge(candidate, six, fit, 1, 0)
+    found = Judge(scorer, JudgeOptions(), Metrics()).judge(candidate, few, fit, 1, 0)
     assert found.verdict is not None
     assert np.isfinite(list(found.verdict.probabilities.values())).all()
-    assert found.verdict.verdict not in {"microlensing", "anomalous-lens"}
+    return found.verdict
+
+
+def test_epochs_of_a_single_moment_are_judged(scorer: Scorer) -> None:
+    found = judged_few(scorer, np.full(6, 9.0), np.array([1, 2, 1, 2, 1, 2]), np.full(6, 0.01))
+    assert found.verdict not in {"microlensing", "anomalous-lens"}
+
+
+@pytest.mark.parametrize(
+    ("n", "times", "errors"),
+    [
+        (6, 2, (1e-7, 1e-7)),
+        (20, 1, (1e-7, 1e-3)),
+        (20, 2, (1e-7, 1e-7)),
+        (20, 5, (1e-7, 1e-7)),
+        (100, 2, (1e-7, 1e-3)),
+        (100, 2, (1e-12, 1e-6)),
+    ],
+)
+def test_few_times_with_tiny_errors_are_judged(
+    scorer: Scorer, n: int, times: int, errors: tuple[float, float]
+) -> None:
+    rng = np.random.default_rng(3)
+    t = np.sort(rng.choice(rng.uniform(0, 20, times), n))
+    sigma = np.exp(rng.uniform(*np.log(errors), n))
+    assert judged_few(scorer, t, np.ones(n), sigma).verdict == "unclear"
