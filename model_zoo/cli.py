@@ -42,6 +42,7 @@ PROVED = {
     "corners": "streams of constant stars at each corner of the family of noise",
     "skies": "events in each kind of noise, and stars of each kind with a verdict, that go along"
     " the service's own path",
+    "seasons": "events in each sparse survey that go along the same path, season after season",
     "scale": "events from which the scale of the network's K comes",
 }
 PRECISIONS = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}

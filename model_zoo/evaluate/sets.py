@@ -56,6 +56,7 @@ SEEDS = {
     "efficiency": 9_017,
     "scale": 9_016,
     "verdicts": 9_018,
+    "seasons": 9_019,
 }
 """Seed of each set; never changed once an entry has been measured."""
 
@@ -94,7 +95,8 @@ class Proof:
     takes about 0.1, 10 and 5 seconds. ``reach`` are those of which nested sampling gives the errors
     too, 5 seconds each. ``corners`` streams at each corner of the family of noise,
     ``skies`` events in each sky, and as many stars of each kind that verdicts are of, go along the
-    service's own path: 0.01 and 1 second each. From ``scale`` comes that of the network's K, 0.1
+    service's own path: 0.01 and 1 second each. So do ``seasons`` events in each sparse survey, 10
+    seconds each. From ``scale`` comes that of the network's K, 0.1
     seconds each.
     """
 
@@ -103,12 +105,13 @@ class Proof:
     chains: int
     corners: int
     skies: int
+    seasons: int
     scale: int
     reach: int
 
 
-FULL_PROOF = Proof(2_000, 50, 20, 20_000, 500, 240, 100)
-QUICK_PROOF = Proof(20, 1, 1, 40, 4, 20, 1)
+FULL_PROOF = Proof(2_000, 50, 20, 20_000, 500, 150, 240, 100)
+QUICK_PROOF = Proof(20, 1, 1, 40, 4, 2, 20, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from model_zoo.evaluate.measure.nested import measure_nested
 from model_zoo.evaluate.measure.posteriors import measure_posteriors
 from model_zoo.evaluate.measure.reach import measure_reach
 from model_zoo.evaluate.measure.scale import measure_scale
+from model_zoo.evaluate.measure.seasons import measure_seasons
 from model_zoo.evaluate.measure.sharing import FULL_SHARING, QUICK_SHARING, measure_sharing
 from model_zoo.evaluate.measure.speed import FULL_SPEED, QUICK_SPEED, measure_speed
 from model_zoo.evaluate.measure.streams import measure_streams
@@ -143,6 +144,11 @@ def _verdicts(on: Subject) -> dict[str, Any]:
     return measure_verdicts(_filed(on), on.proof.skies, kept=kept, quiet=on.quiet)
 
 
+def _seasons(on: Subject) -> dict[str, Any]:
+    kept, events = on.kept("seasons"), on.proof.seasons
+    return measure_seasons(_filed(on), on.simulator, events, kept=kept, quiet=on.quiet)
+
+
 def _filed(on: Subject) -> zoo.Entry:
     """The entry as a service loads it; a network in training has none yet."""
     if on.entry is None:
@@ -185,6 +191,7 @@ PARTS: dict[str, Callable[[Subject], dict[str, Any]]] = {
     "streams": _usual(measure_streams),
     "cascade": _usual(measure_cascade),
     "surveys": _usual(measure_surveys),
+    "seasons": _seasons,
     "speed": _speed,
     "sharing": _sharing,
     "toy": _toy,
@@ -198,7 +205,13 @@ WHITE_PARTS = ("fit", "nested", "reach", "emcee", "scale", "certified", "exact")
 """Those that integrate the likelihood of white noise with correct errors, which must be the test
 set's own. In other noise the parts on the service's own path measure what fits are worth."""
 
-LONG_PARTS = ("nested", "reach", "emcee", "corners", "efficiency", "verdicts", "sharing", "toy")
+VISIT_PARTS = ("surveys", "seasons")
+"""Those that say something of entries for sparse surveys alone."""
+
+LONG_PARTS = (
+    *("nested", "reach", "emcee", "corners", "efficiency", "verdicts", "seasons"),
+    *("sharing", "toy"),
+)
 QUICK_PARTS = tuple(name for name in PARTS if name not in LONG_PARTS)
 
 PICTURES: dict[str, Callable[..., Any]] = {
@@ -369,7 +382,7 @@ def _usual_parts(simulator: Simulator, *, quick: bool) -> tuple[str, ...]:
     """All that say something of such curves."""
     not_here: set[str] = set()
     if simulator.pattern.visits is None:
-        not_here.add("surveys")
+        not_here.update(VISIT_PARTS)
     if simulator.noise_model is not None:
         not_here.update(WHITE_PARTS)
     return tuple(p for p in (QUICK_PARTS if quick else PARTS) if p not in not_here)

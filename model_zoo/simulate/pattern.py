@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from model_zoo.simulate.draw import Draw
 from model_zoo.simulate.visits import Visits, draw_visits
 
-__all__ = ["Pattern", "PatternConfig", "draw_patterns"]
+__all__ = ["Pattern", "PatternConfig", "draw_patterns", "pack"]
 
 GRID = 1920
 
@@ -112,7 +112,7 @@ def draw_patterns(n: int, config: PatternConfig, generator: torch.Generator) -> 
     if config.visits is not None:
         t, sigma, keep, band = draw_visits(config.visits, config.days, config.stream_sigma, draw)
         keep &= _so_far(t, config.days, draw)
-        return _pack(t, sigma, _never_empty(keep), band)
+        return pack(t, sigma, _never_empty(keep), band)
     grid = torch.linspace(0, config.days, config.grid, device=generator.device)
     keep = draw.uniform(0, 1, len(grid)) >= draw.uniform(0, 0.6)
     keep &= ~_in_gaps(grid, config.days, draw)
@@ -127,7 +127,7 @@ def draw_patterns(n: int, config: PatternConfig, generator: torch.Generator) -> 
     if config.ground_share > 0:
         ground = stream & draw.happens(config.ground_share)
         keep = torch.where(ground, _ground_mask(grid, config.days, draw), keep)
-    return _pack(grid, sigma, _never_empty(keep))
+    return pack(grid, sigma, _never_empty(keep))
 
 
 def _never_empty(keep: Tensor) -> Tensor:
@@ -193,7 +193,7 @@ def _stream_sigma(config: PatternConfig, draw: Draw) -> Tensor:
     return level * (spread * draw.normal(config.grid)).exp()
 
 
-def _pack(t: Tensor, sigma: Tensor, keep: Tensor, band: Tensor | None = None) -> Pattern:
+def pack(t: Tensor, sigma: Tensor, keep: Tensor, band: Tensor | None = None) -> Pattern:
     """Move the kept epochs of each row to its front."""
     n = keep.sum(1)
     width = int(n.max())

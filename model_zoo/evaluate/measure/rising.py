@@ -18,8 +18,9 @@ from model_zoo.evaluate.measure.cuts import as_pattern, event_statistics
 from model_zoo.evaluate.measure.rates import Bools, as_list, share, wilson
 from model_zoo.evaluate.sets import SEEDS, batches
 from model_zoo.simulate.curves import Curves, Simulator
+from model_zoo.simulate.pattern import Pattern
 
-__all__ = ["PHASES", "cut_off", "looks_at", "measure_rising", "peak_is_seen"]
+__all__ = ["PHASES", "cut_off", "looks_at", "measure_rising", "peak_is_seen", "peak_stands_out"]
 
 PHASES = (-5.0, -4, -3, -2.5, -2, -1.75, -1.5, -1.25, -1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 1, 2)
 """Time since the peak in units of tE at which the growing window is looked at."""
@@ -101,7 +102,11 @@ def looks_at(
 
 def peak_is_seen(curves: Curves, days: float) -> torch.Tensor:
     """Whether the peak stands 5 sigma high between the first epoch and the last, shape (B,)."""
-    pattern, theta = as_pattern(curves.x, days=days), curves.theta
+    return peak_stands_out(curves.theta, as_pattern(curves.x, days=days))
+
+
+def peak_stands_out(theta: torch.Tensor, pattern: Pattern) -> torch.Tensor:
+    """The same of lenses ``theta``, shape (B, 5), and the patterns in which they are seen."""
     t0 = theta[:, 0]
     last = torch.where(pattern.valid, pattern.t, -torch.inf).amax(1)
     peak = theta[:, 4] * excess(theta[:, 1], 10 ** theta[:, 3])

@@ -27,6 +27,7 @@ from model_zoo.evaluate.report.tables import (
     corner_tables,
     efficiency_tables,
     exact_tables,
+    season_tables,
     stream_tables,
     verdict_tables,
 )
@@ -48,7 +49,8 @@ TITLES = {
     "verdicts": "Free-floating planets and flare stars",
     "sky": "Labelled stars of the real sky",
     "cascade": "Windows that the network need not see",
-    "surveys": "Long events in the cadence of surveys",
+    "surveys": "Long events in the cadence of surveys, by the network alone",
+    "seasons": "Long events in the cadence of surveys, on the service's own path",
     "posteriors": "Posteriors",
     "fit": "Fit and flow",
     "nested": "Fit against nested sampling",
@@ -363,5 +365,6 @@ SPECIAL: dict[str, Callable[[Part], list[str]]] = {
     "corners": corner_tables,
     "efficiency": efficiency_tables,
     "verdicts": verdict_tables,
+    "seasons": season_tables,
     "sky": sky_tables,
 }

@@ -12,6 +12,7 @@ __all__ = [
     "corner_tables",
     "efficiency_tables",
     "exact_tables",
+    "season_tables",
     "stream_tables",
     "verdict_tables",
 ]
@@ -110,9 +111,25 @@ def verdict_tables(part: Part) -> list[str]:
     rows = []
     for row in part["rows"]:
         cells = [text for name in ("right", "lens") for text in _percent(row[name])]
-        said = ", ".join(f"{name} {count}" for name, count in row["verdicts"].items())
+        said = _counted(row["verdicts"])
         rows.append([row["name"], part["stars"], row["alerted"], *cells, said])
     return table(header, rows)
+
+
+def season_tables(part: Part) -> list[str]:
+    """When events alert, and what they are called in the end, of ``measure_seasons``."""
+    header = ["survey", "alert before the peak", "68 %", "by (days, quartiles)", "alert at all"]
+    header += ["68 %", "end as a lens", "68 %", "last verdicts", "alert before any light"]
+    rows = []
+    for row in part["rows"]:
+        before, at_all, lens = (_percent(row[key]) for key in ("before_peak", "at_all", "lens"))
+        called = _counted(row["verdicts"]), row["too_early"]
+        rows.append([row["survey"], *before, row["lead_days"], *at_all, *lens, *called])
+    return table(header, rows)
+
+
+def _counted(verdicts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in verdicts.items())
 
 
 def _percent(found: Part) -> tuple[str, str]:
