@@ -29,7 +29,7 @@ from broker_filter.errors import ModelError
 from broker_filter.inference import scan, zoo
 from broker_filter.inference.buckets import by_bucket
 from broker_filter.inference.evidence import LN_10
-from broker_filter.inference.fit import Fitter, usable_epochs
+from broker_filter.inference.fit import Fitter
 from broker_filter.inference.flow_sampler import FlowSampler
 from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.matched_filter import LEVELS, LensScan
@@ -305,7 +305,7 @@ class Scorer:
         Parameters
         ----------
         epochs : StarEpochs
-            Those that were fitted.
+            The usable ones of those that were fitted, as `usable_epochs` gives them.
         fit : Fit
         seed : int
             The same seed gives the same result.
@@ -313,7 +313,7 @@ class Scorer:
         """
         if fit.lenses is None:
             raise ModelError("this fit has no lenses to compare with")
-        likelihood = Likelihood(usable_epochs(epochs), fit.t_start, self.prior_of(epochs.survey))
+        likelihood = Likelihood(epochs, fit.t_start, self.prior_of(epochs.survey))
         days = likelihood.days
         span = Span(float(days.min()), float(days.max()))
         with one_thread():

@@ -131,28 +131,28 @@ class Judge:
             Of the same star and band that were more than noise.
         """
         began = time.perf_counter()
-        compared = self._scorer.compare(epochs, fit, seed, self._options.noise)
+        usable = usable_epochs(epochs)
+        compared = self._scorer.compare(usable, fit, seed, self._options.noise)
         models = dict(compared.rivals)
-        for name, found in self._anomalous(window, epochs, fit, seed, compared).items():
+        for name, found in self._anomalous(window, usable, fit, seed, compared).items():
             if name not in models or found.log_p > models[name].log_p:
                 models[name] = found
         coordinates = window.batch.coordinates[window.row]
         label = self._options.known.label(window.batch.star[window.row], coordinates)
-        findings = _findings(epochs, fit, compared, models)
+        findings = _findings(usable, fit, compared, models)
         verdict = verdict_of(findings, Record(earlier_events, label), self._options.rates)
         self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="rivals")
         rivals = _rivals(epochs, fit, compared, models)
         return Judgement(rivals, verdict, is_established(findings))
 
     def _anomalous(
-        self, window: Candidate, epochs: StarEpochs, fit: Fit, seed: int, compared: Comparison
+        self, window: Candidate, usable: StarEpochs, fit: Fit, seed: int, compared: Comparison
     ) -> dict[str, Found]:
         """Models with a stretch left out, where a lens explains most but not all."""
         lens = compared.lens.found
         leads = lens.log_p >= compared.best_rival + CLEAR
         if leads and lens.scale <= ROUGH * max(compared.least_scale, LEAST_SCALE):
             return {}
-        usable = usable_epochs(epochs)
         if _explained(usable, lens) < EXPLAINED:
             return {}
 
@@ -161,7 +161,7 @@ class Judge:
                 kept, fit.t_start, window.scored, window.row, seed, whole_event=True
             )
 
-        prior = self._scorer.prior_of(epochs.survey)
+        prior = self._scorer.prior_of(usable.survey)
         return anomalous(usable, fit.t_start, prior, compared, refit, self._options.noise, seed)
 
 
@@ -175,10 +175,10 @@ def _explained(epochs: StarEpochs, lens: Found) -> float:
 
 
 def _findings(
-    epochs: StarEpochs, fit: Fit, compared: Comparison, models: Mapping[str, Found]
+    usable: StarEpochs, fit: Fit, compared: Comparison, models: Mapping[str, Found]
 ) -> Findings:
     lens, theta = compared.lens.found, compared.lens.theta
-    to_peak = float(fit.t_start + theta[0] - epochs.mjd_tai.max())
+    to_peak = float(fit.t_start + theta[0] - usable.mjd_tai.max())
     t_einstein = float(10 ** theta[LOG_TE])
     evidence = {name: (one.log_p - lens.log_p) / LN_10 for name, one in models.items()}
     smooth = compared.rivals["smooth"].curve
@@ -189,7 +189,7 @@ def _findings(
         goes_below=bool(-smooth.min() > BELOW * max(float(smooth.max()), 0.0)),
         days_to_peak=to_peak,
         t_einstein=t_einstein,
-        light_left=light_left(usable_epochs(epochs), lens, -to_peak / t_einstein),
+        light_left=light_left(usable, lens, -to_peak / t_einstein),
         p_value=float(fit.p_value),
         too_long=bool(theta[LOG_TE] > fit.longest - NEAR_EDGE),
     )
