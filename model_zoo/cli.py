@@ -40,8 +40,8 @@ PROVED = {
     "reach": "events of which fit and nested sampling have their errors compared",
     "chains": "events whose fit is set beside emcee",
     "corners": "streams of constant stars at each corner of the family of noise",
-    "skies": "events in each kind of noise, and stars of each kind with a verdict, that go along"
-    " the service's own path",
+    "skies": "events in each kind of noise, stars of each kind with a verdict, and stars at each"
+    " corner with noise like a lens, that go along the service's own path",
     "seasons": "events in each sparse survey that go along the same path, season after season",
     "scale": "events from which the scale of the network's K comes",
 }

@@ -57,6 +57,7 @@ SEEDS = {
     "scale": 9_016,
     "verdicts": 9_018,
     "seasons": 9_019,
+    "corner_tails": 9_021,
 }
 """Seed of each set; never changed once an entry has been measured."""
 
@@ -94,10 +95,10 @@ class Proof:
     ``fits`` beside the flow, ``nested`` beside nested sampling, and ``chains`` beside emcee; each
     takes about 0.1, 10 and 5 seconds. ``reach`` are those of which nested sampling gives the errors
     too, 5 seconds each. ``corners`` streams at each corner of the family of noise,
-    ``skies`` events in each sky, and as many stars of each kind that verdicts are of, go along the
-    service's own path: 0.01 and 1 second each. So do ``seasons`` events in each sparse survey, 10
-    seconds each. From ``scale`` comes that of the network's K, 0.1
-    seconds each.
+    ``skies`` events in each sky, as many stars of each kind that verdicts are of, and as many whose
+    noise is like a lens at each corner, go along the service's own path: 0.01 and 1 second each. So
+    do ``seasons`` events in each sparse survey, 10 seconds each. From ``scale`` comes that of the
+    network's K, 0.1 seconds each.
     """
 
     fits: int

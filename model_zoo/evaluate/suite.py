@@ -27,6 +27,7 @@ from model_zoo.evaluate.measure.calibration import measure_calibration
 from model_zoo.evaluate.measure.cascade import measure_cascade
 from model_zoo.evaluate.measure.certified import measure_certified
 from model_zoo.evaluate.measure.chains import measure_chains
+from model_zoo.evaluate.measure.corner_tails import measure_corner_tails
 from model_zoo.evaluate.measure.corners import measure_corners
 from model_zoo.evaluate.measure.detection import measure_detection
 from model_zoo.evaluate.measure.efficiency import measure_efficiency
@@ -134,6 +135,11 @@ def _corners(on: Subject) -> dict[str, Any]:
     return measure_corners(_filed(on), on.proof.corners, kept=kept, quiet=on.quiet)
 
 
+def _corner_tails(on: Subject) -> dict[str, Any]:
+    kept = on.kept("corner_tails")
+    return measure_corner_tails(_filed(on), on.proof.skies, kept=kept, quiet=on.quiet)
+
+
 def _efficiency(on: Subject) -> dict[str, Any]:
     kept = on.kept("efficiency")
     return measure_efficiency(_filed(on), on.proof.skies, kept=kept, quiet=on.quiet)
@@ -185,6 +191,7 @@ PARTS: dict[str, Callable[[Subject], dict[str, Any]]] = {
     "scale": _scale,
     "certified": _certified,
     "corners": _corners,
+    "corner_tails": _corner_tails,
     "efficiency": _efficiency,
     "verdicts": _verdicts,
     "exact": _usual(measure_exact),
@@ -209,7 +216,7 @@ VISIT_PARTS = ("surveys", "seasons")
 """Those that say something of entries for sparse surveys alone."""
 
 LONG_PARTS = (
-    *("nested", "reach", "emcee", "corners", "efficiency", "verdicts", "seasons"),
+    *("nested", "reach", "emcee", "corners", "corner_tails", "efficiency", "verdicts", "seasons"),
     *("sharing", "toy"),
 )
 QUICK_PARTS = tuple(name for name in PARTS if name not in LONG_PARTS)

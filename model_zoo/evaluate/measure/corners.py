@@ -10,12 +10,14 @@ its survey and not one from its own history.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from broker_filter.config import SurveyNoise
 from broker_filter.inference.noise_family import GROSS_EPOCH, GROSS_NIGHT
@@ -26,7 +28,18 @@ from model_zoo.evaluate.measure.rates import clopper_pearson, upper_limit
 from model_zoo.evaluate.measure.service_path import ServicePath, one_star
 from model_zoo.evaluate.sets import SEEDS
 
-__all__ = ["CORNERS", "Corner", "corner_star", "measure_corners"]
+__all__ = [
+    "CORNERS",
+    "DAYS",
+    "POWERS",
+    "WINDOWS",
+    "Corner",
+    "SiteNoise",
+    "corner_noise",
+    "corner_star",
+    "measure_corners",
+    "streams_of",
+]
 
 SEED: Final = SEEDS["corners"]
 FAMILY: Final = SurveyNoise()
@@ -72,28 +85,85 @@ CORNERS: Final = tuple(
 )
 
 
-def corner_star(corner: Corner, rng: np.random.Generator) -> list[Photometry]:
+@dataclass(frozen=True, slots=True)
+class SiteNoise:
+    """Noise of a constant star as one site sees it.
+
+    Parameters
+    ----------
+    corner : Corner
+    t : ndarray, shape (n,), days after the window's start
+    noise : ndarray, shape (n,), float64
+        In errors, as is all that is not said to be in other units.
+    tau : float, days
+        Of the red noise.
+    wrong : list of ndarray of int
+        Epochs that are wrong by one amount each: single ones, and those of a night.
+    gross : list of float
+        Standard deviations of these amounts.
+    sigma : float
+        Error of an epoch, relative to the baseline.
+    catalogue : (float, float)
+        The star's flux and its error, relative to the baseline.
+    """
+
+    corner: Corner
+    t: FloatArray
+    noise: FloatArray
+    tau: float
+    wrong: list[NDArray[np.int64]]
+    gross: list[float]
+    sigma: float
+    catalogue: tuple[float, float]
+
+    @property
+    def covariance(self) -> FloatArray:
+        """Of the noise, shape (n, n), once it is known which epochs are wrong."""
+        apart = np.abs(self.t[:, None] - self.t)
+        covariance = self.corner.red_noise**2 * np.exp(-apart / self.tau)
+        np.fill_diagonal(covariance, covariance.diagonal() + self.corner.scale**2)
+        for epochs, gross in zip(self.wrong, self.gross, strict=True):
+            covariance[np.ix_(epochs, epochs)] += gross**2
+        return np.asarray(covariance)
+
+    def photometry(self, source: str, signal: FloatArray | float = 0.0) -> Photometry:
+        """What the site publishes, with a signal, in errors, added."""
+        flux = 1 + self.sigma * (self.noise + signal)
+        sigmas = np.full(len(self.t), self.sigma)
+        return one_star(self.t, flux, sigmas, self.catalogue, survey="ground", source=source)
+
+
+def corner_noise(corner: Corner, rng: np.random.Generator) -> list[SiteNoise]:
     """A constant star, seen by one to three sites, each with noise of its own."""
-    sites = int(rng.integers(1, SITES + 1))
-    return [_site(corner, str(site), rng) for site in range(sites)]
+    return [_site(corner, rng) for _ in range(int(rng.integers(1, SITES + 1)))]
 
 
-def _site(corner: Corner, name: str, rng: np.random.Generator) -> Photometry:
+def corner_star(corner: Corner, rng: np.random.Generator) -> list[Photometry]:
+    """Photometry of such a star."""
+    sites = corner_noise(corner, rng)
+    return [site.photometry(str(i)) for i, site in enumerate(sites)]
+
+
+def _site(corner: Corner, rng: np.random.Generator) -> SiteNoise:
     nights = np.flatnonzero(rng.random(DAYS) < CLEAR)
     hours = np.sort(rng.uniform(0.1, 0.45, (len(nights), PER_NIGHT)), axis=1)
     t = (nights[:, None] + hours).ravel()
     n, sigma = len(t), float(np.exp(rng.uniform(*np.log(SIGMA))))
     noise = corner.scale * rng.standard_normal(n)
-    noise += corner.red_noise * _red_noise(t, float(np.exp(rng.uniform(*np.log(TAU_DAYS)))), rng)
+    tau = float(np.exp(rng.uniform(*np.log(TAU_DAYS))))
+    noise += corner.red_noise * _red_noise(t, tau, rng)
+    wrong: list[NDArray[np.int64]] = []
+    gross: list[float] = []
     if corner.wrong and n:
         chosen = rng.choice(n, min(2, n), replace=False)
         noise[chosen] += 2 * GROSS_EPOCH * rng.standard_normal(len(chosen))
-        noise[np.floor(t) == rng.choice(nights)] += 2 * GROSS_NIGHT * rng.standard_normal()
+        night = np.flatnonzero(np.floor(t) == rng.choice(nights))
+        noise[night] += 2 * GROSS_NIGHT * rng.standard_normal()
+        wrong = [*chosen[:, None], night]
+        gross = [2 * GROSS_EPOCH] * len(chosen) + [2 * GROSS_NIGHT]
     error = 0.1 * sigma if corner.wrong else BASELINE
-    catalogue = 1 + error * float(rng.standard_normal())
-    flux = 1 + sigma * noise
-    sigmas = np.full(n, sigma)
-    return one_star(t, flux, sigmas, (catalogue, error), survey="ground", source=name)
+    catalogue = (1 + error * float(rng.standard_normal()), error)
+    return SiteNoise(corner, t, noise, tau, wrong, gross, sigma, catalogue)
 
 
 def _red_noise(t: FloatArray, tau: float, rng: np.random.Generator) -> FloatArray:
@@ -138,9 +208,13 @@ def measure_corners(
 
 
 def _streams(path: ServicePath, corner: Corner, rng: np.random.Generator) -> list[list[float]]:
+    return streams_of(path, corner_star(corner, rng))
+
+
+def streams_of(path: ServicePath, star: Sequence[Photometry]) -> list[list[float]]:
     """Highest charged log10 K of each window of a star that was looked at, and how many looks."""
     of_window: defaultdict[float, list[float]] = defaultdict(list)
-    for look in path(corner_star(corner, rng)):
+    for look in path(star):
         of_window[look.window_start].append(look.family)
     return [[max(looks), len(looks)] for looks in of_window.values()]
 

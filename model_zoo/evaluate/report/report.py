@@ -25,6 +25,7 @@ from model_zoo.evaluate.report.sky import sky_tables
 from model_zoo.evaluate.report.tables import (
     certified_tables,
     corner_tables,
+    corner_tail_tables,
     efficiency_tables,
     exact_tables,
     season_tables,
@@ -45,6 +46,7 @@ TITLES = {
     "streams": "K over time",
     "certified": "Certified K",
     "corners": "Certified K at the corners of the family of noise",
+    "corner_tails": "How rarely certified K reaches k there",
     "efficiency": "What the family of noise finds",
     "verdicts": "Free-floating planets and flare stars",
     "sky": "Labelled stars of the real sky",
@@ -363,6 +365,7 @@ SPECIAL: dict[str, Callable[[Part], list[str]]] = {
     "streams": stream_tables,
     "certified": _certified,
     "corners": corner_tables,
+    "corner_tails": corner_tail_tables,
     "efficiency": efficiency_tables,
     "verdicts": verdict_tables,
     "seasons": season_tables,

@@ -10,6 +10,7 @@ from model_zoo.evaluate.report.markdown import render, table
 __all__ = [
     "certified_tables",
     "corner_tables",
+    "corner_tail_tables",
     "efficiency_tables",
     "exact_tables",
     "season_tables",
@@ -88,6 +89,30 @@ def corner_tables(part: Part) -> list[str]:
     ]
     bounds = ["bound 1 / k", "", "", "", "1", *(f"{1 / k:.2g}" for k in ks)]
     words = "Streams whose largest charged K reached k, and the 95 % upper limit of their share."
+    return [*table(header, [*rows, bounds]), words, ""]
+
+
+def corner_tail_tables(part: Part) -> list[str]:
+    """Stars whose noise is like a lens, of ``measure_corner_tails``."""
+    ks = [row["k"] for row in part["rows"][0]["tail"]]
+    header = ["constant stars with", "streams", "mean weight", "highest log10 K"]
+    header += [f"K >= {k:g}" for k in ks]
+    rows = [
+        [
+            row["name"],
+            row["streams"],
+            f"{row['weight']:.2f} +- {row['weight_error']:.2f}",
+            row["highest"],
+            *(f"{t['share']:.1g} +- {t['error']:.1g} ({t['count']})" for t in row["tail"]),
+        ]
+        for row in part["rows"]
+    ]
+    bounds = ["bound 1 / k", "", "1", "", *(f"{1 / k:.2g}" for k in ks)]
+    words = (
+        "Share of constant stars' streams whose largest charged K reaches k, by importance"
+        " sampling: lens curves are added to the noise, and each star counts for as much as such"
+        " noise is rarer in truth. In brackets how many of the streams sent reached k."
+    )
     return [*table(header, [*rows, bounds]), words, ""]
 
 
