@@ -72,7 +72,7 @@ def like_a_lens(sites: list[SiteNoise], rng: np.random.Generator) -> tuple[list[
     curves = _curves(sites, rng)
     white = [_whitened(root, each.T).T for root, each in zip(roots, curves, strict=True)]
     norm = np.sqrt(np.sum([np.square(each).sum(1) for each in white], axis=0))
-    factors = np.divide(rng.uniform(*SNR, CURVES), norm, out=np.zeros(CURVES), where=norm > 0)
+    factors = np.divide(rng.uniform(*SNR, size=CURVES), norm, out=np.zeros(CURVES), where=norm > 0)
     added = np.zeros(CURVES)
     if rng.random() >= PLAIN:
         chosen = rng.integers(CURVES)
@@ -93,7 +93,7 @@ def _whitened(root: FloatArray, values: FloatArray) -> FloatArray:
 def _curves(sites: list[SiteNoise], rng: np.random.Generator) -> list[FloatArray]:
     """Lens curves at each site, shapes (CURVES, n), in its errors but for one factor a curve."""
     t0 = rng.uniform(0, DAYS, CURVES)[:, None]
-    t_einstein = np.exp(rng.uniform(*np.log(TE_DAYS), CURVES))[:, None]
+    t_einstein = np.exp(rng.uniform(*np.log(TE_DAYS), size=CURVES))[:, None]
     u0 = rng.uniform(0, 1, CURVES)[:, None]
     return [
         (magnification(np.hypot(u0, (site.t - t0) / t_einstein), 1e-3) - 1) / site.sigma
