@@ -68,7 +68,7 @@ def like_a_lens(sites: list[SiteNoise], rng: np.random.Generator) -> tuple[list[
     Importance sampling with a mixture of shifted densities that keeps a share of the true one
     (defensive: Hesterberg 1995, Technometrics 37, 185).
     """
-    roots = [np.linalg.cholesky(site.covariance) for site in sites]
+    roots = [np.asarray(np.linalg.cholesky(site.covariance), np.float64) for site in sites]
     curves = _curves(sites, rng)
     white = [_whitened(root, each.T).T for root, each in zip(roots, curves, strict=True)]
     norm = np.sqrt(np.sum([np.square(each).sum(1) for each in white], axis=0))
@@ -93,7 +93,8 @@ def _whitened(root: FloatArray, values: FloatArray) -> FloatArray:
 def _curves(sites: list[SiteNoise], rng: np.random.Generator) -> list[FloatArray]:
     """Lens curves at each site, shapes (CURVES, n), in its errors but for one factor a curve."""
     t0 = rng.uniform(0, DAYS, CURVES)[:, None]
-    t_einstein = np.exp(rng.uniform(*np.log(TE_DAYS), size=CURVES))[:, None]
+    shortest, longest = np.log(TE_DAYS)
+    t_einstein = np.exp(rng.uniform(shortest, longest, CURVES))[:, None]
     u0 = rng.uniform(0, 1, CURVES)[:, None]
     return [
         (magnification(np.hypot(u0, (site.t - t0) / t_einstein), 1e-3) - 1) / site.sigma
