@@ -144,6 +144,8 @@ class Findings:
         Of the fit.
     too_long : bool
         Whether the best lens is as long as its prior allows, so that a longer one may be better.
+    spare_epochs : int
+        How many more epochs there are than a lens has parameters.
     """
 
     log10_evidence: Mapping[str, float]
@@ -155,6 +157,7 @@ class Findings:
     light_left: float = 0.0
     p_value: float = 1.0
     too_long: bool = False
+    spare_epochs: int = 1
 
 
 def is_established(found: Findings) -> bool:
@@ -209,6 +212,11 @@ def _doubt(
     found: Findings, record: Record, probability: float, first: str, second: str, model: str
 ) -> str:
     """Why there is no verdict and what would settle it; empty where there is one."""
+    if found.spare_epochs <= 0 and first != "artefact":
+        return (
+            f"{first} or anything else: a lens has no fewer parameters than there are epochs, since"
+            " each source has its own f_s and baseline; more epochs settle it"
+        )
     if probability < (SURE_OF_LENS if first in LENSES else SURE):
         return f"{first} ({probability:.0%}) or {second}: {_settles(found, first, second)}"
     against = found.log10_evidence[model]

@@ -23,6 +23,7 @@ from broker_filter.alerts.verdict import (
 from broker_filter.inference.anomaly import anomalous
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.fit import usable_epochs, usable_rows
+from broker_filter.inference.lens_coordinates import LENS
 from broker_filter.inference.rival_grids import Found
 from broker_filter.inference.rival_noise import NoisePrior
 from broker_filter.inference.rivals import Comparison
@@ -31,7 +32,7 @@ from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.candidate import Candidate
 from broker_filter.types import PARAMETERS, Fit, FloatArray, NotFitted, StarEpochs
 
-__all__ = ["Case", "Judge", "JudgeOptions", "Judgement", "light_left"]
+__all__ = ["Case", "Judge", "JudgeOptions", "Judgement", "light_left", "spare_epochs"]
 
 EXPLAINED: Final = 0.7
 """Share of the chi2 of a constant star that a lens must explain to be tried with a stretch left
@@ -51,6 +52,9 @@ BELOW: Final = 0.3
 LOG_TE: Final = PARAMETERS.index("log10_tE")
 NEAR_EDGE: Final = 0.1
 """Dex below the longest tE of the prior from which on a longer lens is not excluded."""
+
+OWN_PARAMETERS: Final = 2
+"""Of a source: f_s and baseline."""
 
 TIMES: Final = frozenset({"t_peak", "t_start", "t_min", "t_step", "first", "last"})
 """Parameters that are times."""
@@ -192,7 +196,23 @@ def _findings(
         light_left=light_left(usable, lens, -to_peak / t_einstein),
         p_value=float(fit.p_value),
         too_long=bool(theta[LOG_TE] > fit.longest - NEAR_EDGE),
+        spare_epochs=spare_epochs(usable),
     )
+
+
+def spare_epochs(epochs: StarEpochs) -> int:
+    """How many more epochs there are than a lens has parameters.
+
+    The first two of a source are spent on its own f_s and baseline: one that has no more says
+    nothing of the shape. Epochs of one time are one.
+
+    Parameters
+    ----------
+    epochs : StarEpochs
+        Usable ones.
+    """
+    times = [np.unique(epochs.mjd_tai[epochs.source == i]) for i in range(len(epochs.sources))]
+    return sum(max(len(t) - OWN_PARAMETERS, 0) for t in times) - LENS
 
 
 def light_left(epochs: StarEpochs, lens: Found, since_peak: float) -> float:

@@ -53,6 +53,18 @@ def test_a_lens_ahead_of_all_is_microlensing() -> None:
     assert "one lens describes all data" in said.reason
 
 
+@pytest.mark.parametrize("model", ["lens", "anomalous", "flare", "periodic"])
+def test_as_few_epochs_as_a_lens_has_parameters_are_unclear(model: str) -> None:
+    said = verdict_of(replace(found(**{model: 8.0}), spare_epochs=0), Record(), RATES)
+    assert said.verdict == "unclear"
+    assert "more epochs settle it" in said.reason
+
+
+def test_a_wrong_epoch_is_one_among_few_too() -> None:
+    few = replace(found(artefact=8.0), spare_epochs=-4)
+    assert verdict_of(few, Record(), RATES).verdict == "artefact"
+
+
 def test_evidence_that_does_not_decide_is_unclear_and_says_what_would_settle_it() -> None:
     said = verdict_of(found(outburst=0.0), Record(), RATES)
     assert said.verdict == "unclear"

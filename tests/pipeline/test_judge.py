@@ -19,9 +19,9 @@ from broker_filter.inference.rival_shapes import CURVED
 from broker_filter.inference.scorer import Scorer
 from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.candidate import Candidate, Memory
-from broker_filter.pipeline.judge import Judge, Judgement, JudgeOptions, light_left
+from broker_filter.pipeline.judge import Judge, Judgement, JudgeOptions, light_left, spare_epochs
 from broker_filter.state.partition import PartitionState
-from broker_filter.types import Fit, FloatArray, WindowBatch
+from broker_filter.types import Fit, FloatArray, IntArray, StarEpochs, WindowBatch
 
 T = np.sort(np.random.default_rng(1).uniform(0, 20, 300))
 SHAPES = {shape.name: shape for shape in CURVED}
@@ -238,3 +238,28 @@ def test_few_times_with_tiny_errors_are_judged(
     t = np.sort(rng.choice(rng.uniform(0, 20, times), n))
     sigma = np.exp(rng.uniform(*np.log(errors), n))
     assert judged_few(scorer, t, np.ones(n), sigma).verdict == "unclear"
+
+
+def test_sources_of_one_or_two_epochs_are_no_microlensing(scorer: Scorer) -> None:
+    """Any rise of theirs is that of some lens, as each has an f_s and a baseline of its own."""
+    t = np.linspace(5, 13, 12)
+    flux = 1 + 0.7 * excess(np.hypot(0.3, (t - 9) / 2), 0.01)
+    found = judged_few(scorer, t, flux, np.full(12, 0.01), sources=6)
+    assert found.verdict == "unclear"
+    assert "more epochs settle it" in found.reason
+    assert judged_few(scorer, t, flux, np.full(12, 0.01)).verdict == "microlensing"
+
+
+def test_epochs_beyond_the_parameters_of_a_lens_are_counted_source_by_source() -> None:
+    one = window(lens()).epochs(0)
+    n = len(one)
+
+    def seen_by(source: IntArray) -> StarEpochs:
+        cameras = tuple(("r", f"camera {i}") for i in range(int(source.max()) + 1))
+        return replace(one, sources=cameras, source=source.astype(np.int16))
+
+    assert spare_epochs(one) == n - 2 - 4
+    assert spare_epochs(seen_by(np.arange(n))) == -4
+    assert spare_epochs(seen_by((np.arange(n) < 2).astype(np.int64))) == n - 2 - 2 - 4
+    assert spare_epochs(seen_by((np.arange(n) < 3).astype(np.int64))) == n - 2 - 2 - 4
+    assert spare_epochs(replace(one, mjd_tai=np.full(n, 60_009.0))) == -4
