@@ -51,8 +51,8 @@ SURE, SURE_OF_LENS = 0.9, 0.95
 """Probability from which on a class is the verdict; telescopes follow a lens."""
 
 REPEATED, REPEATS = 0.1, 3
-"""Factor on the rates of lenses for each earlier event, up to so many: hardly a star is lensed
-twice."""
+"""Factor on the rates of lenses and artefacts for each earlier event, up to so many: hardly a star
+is lensed twice, and wrong epochs come by chance, but flares and outbursts repeat."""
 
 DECISIVE: Final = 1.0
 """Dex by which data must speak against the lens for a look-alike to be the verdict: rates alone do
@@ -203,7 +203,7 @@ def _model_probabilities(found: Findings, record: Record, rates: Rates) -> dict[
 
 def _by_record(kind: str, record: Record) -> float:
     """Factor on a class's rate from what is known of the star."""
-    if kind in LENSES:
+    if kind not in LOOK_ALIKES:
         return float(REPEATED ** min(record.earlier_events, REPEATS))
     return KNOWN if kind == "variable" and record.label else 1.0
 

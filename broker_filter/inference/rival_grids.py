@@ -21,9 +21,9 @@ from broker_filter.inference.rival_amplitude import (
     spared,
 )
 from broker_filter.inference.rival_noise import NoisePrior, SourceNoise
-from broker_filter.types import FloatArray
+from broker_filter.types import FloatArray, IntArray
 
-__all__ = ["Found", "artefact", "constant", "constants", "joined", "smooth"]
+__all__ = ["Found", "artefact", "constant", "constants", "joined", "smooth", "wrong_epoch"]
 
 AMPLITUDES: Final = tuple(np.geomspace(0.003, 3.0, 7).tolist())
 TIMES: Final = tuple(np.geomspace(0.1, 100.0, 7).tolist())
@@ -117,11 +117,7 @@ def artefact(noises: Sequence[SourceNoise], quiet: FloatArray) -> Found:
     tries = [
         one for i, noise in enumerate(noises) for one in _tries(i, noise, epochs, max(nights, 1))
     ]
-    rest = quiet.sum() - quiet
-    log_p = [
-        log_marginal(noises[one.source], one.columns, WRONG) + rest[one.source] + one.log_prior
-        for one in tries
-    ]
+    log_p = _log_p(noises, quiet, tries)
     one, best = max(zip(tries, log_p, strict=True), key=lambda pair: float(pair[1].max()))
     columns = one.columns[:, int(best.argmax())]
     each = [
@@ -133,6 +129,23 @@ def artefact(noises: Sequence[SourceNoise], quiet: FloatArray) -> Found:
     return Found(float(log_sum(np.concatenate(log_p))), 0.0, parameters, *joined(each))
 
 
+def wrong_epoch(noises: Sequence[SourceNoise], quiet: FloatArray) -> float:
+    """Natural log of the density of the fluxes for a constant star with one wrong epoch.
+
+    Parameters
+    ----------
+    noises : sequence of SourceNoise
+    quiet : ndarray, shape (S,), float64
+        As `constants` gives it.
+    """
+    log_prior = -math.log(sum(len(noise) for noise in noises))
+    tries = [
+        _Tries(i, _single(noise.light, _worst(noise.light)), log_prior)
+        for i, noise in enumerate(noises)
+    ]
+    return float(log_sum(np.concatenate(_log_p(noises, quiet, tries))))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tries:
     """Epochs of one source that may be wrong: columns of ones there, and ln of their prior."""
@@ -142,13 +155,33 @@ class _Tries:
     log_prior: float
 
 
+def _log_p(
+    noises: Sequence[SourceNoise], quiet: FloatArray, tries: Sequence[_Tries]
+) -> list[FloatArray]:
+    rest = quiet.sum() - quiet
+    return [
+        log_marginal(noises[one.source], one.columns, WRONG) + rest[one.source] + one.log_prior
+        for one in tries
+    ]
+
+
+def _worst(light: SourceLight) -> IntArray:
+    """The epochs that are off most."""
+    off = np.abs(light.residual - np.median(light.residual)) / light.sigma
+    return np.argsort(-off)[:SUSPECTS]
+
+
+def _single(light: SourceLight, epochs: IntArray) -> FloatArray:
+    """A column for each of these epochs."""
+    columns = np.zeros((len(light), len(epochs), 1))
+    columns[epochs, np.arange(len(epochs)), 0] = 1
+    return columns
+
+
 def _tries(i: int, noise: SourceNoise, epochs: int, nights: int) -> list[_Tries]:
     light = noise.light
-    off = np.abs(light.residual - np.median(light.residual)) / light.sigma
-    worst = np.argsort(-off)[:SUSPECTS]
-    single = np.zeros((len(light), len(worst), 1))
-    single[worst, np.arange(len(worst)), 0] = 1
-    found = [_Tries(i, single, -math.log(KINDS * epochs))]
+    worst = _worst(light)
+    found = [_Tries(i, _single(light, worst), -math.log(KINDS * epochs))]
     pairs = list(combinations(worst[:PAIRED].tolist(), 2))
     if pairs:
         double = np.zeros((len(light), len(pairs), 2))

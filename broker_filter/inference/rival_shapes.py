@@ -21,7 +21,16 @@ from broker_filter.inference import shape_loops
 from broker_filter.inference.rival_amplitude import Amplitude, AnySign, Between
 from broker_filter.types import FloatArray
 
-__all__ = ["CURVED", "SHORTEST_PERIOD", "CurvedShape", "LogNormal", "Period", "Span", "Uniform"]
+__all__ = [
+    "CURVED",
+    "FLARE",
+    "SHORTEST_PERIOD",
+    "CurvedShape",
+    "LogNormal",
+    "Period",
+    "Span",
+    "Uniform",
+]
 
 EDGE: Final = 1e-9
 SHORTEST_PERIOD: Final = 0.05
@@ -177,17 +186,19 @@ def _no_delay(durations: FloatArray) -> FloatArray:
     return np.zeros(len(durations))
 
 
+FLARE: Final = CurvedShape(
+    "flare",
+    ("t_peak", "fwhm"),
+    # 1.5, 6.6, 38 min at 5, 50, 95 %; the spread is wider for the long ones of high amplitude.
+    (Uniform(), LogNormal(6.6 / DAY_MINUTES, 1.3)),
+    shape_loops.flare,
+    Between.logarithmic(0.003, 10.0, 6),
+    _no_delay,
+    300,  # it is shorter than the time between epochs, so that maxima are narrow and many
+)
+
 CURVED: Final = (
-    CurvedShape(
-        "flare",
-        ("t_peak", "fwhm"),
-        # 1.5, 6.6, 38 min at 5, 50, 95 %; the spread is wider for the long ones of high amplitude.
-        (Uniform(), LogNormal(6.6 / DAY_MINUTES, 1.3)),
-        shape_loops.flare,
-        Between.logarithmic(0.003, 10.0, 6),
-        _no_delay,
-        300,  # it is shorter than the time between epochs, so that maxima are narrow and many
-    ),
+    FLARE,
     CurvedShape(
         "outburst",
         ("t_start", "rise", "plateau", "decline"),

@@ -34,6 +34,7 @@ from broker_filter.inference.rival_grids import (
     constants,
     joined,
     smooth,
+    wrong_epoch,
 )
 from broker_filter.inference.rival_noise import NoisePrior, SourceNoise
 from broker_filter.inference.rival_sampler import (
@@ -42,12 +43,12 @@ from broker_filter.inference.rival_sampler import (
     log_mean_weight,
     sample_marginal,
 )
-from broker_filter.inference.rival_shapes import CURVED, CurvedShape, Span
+from broker_filter.inference.rival_shapes import CURVED, FLARE, CurvedShape, Span
 from broker_filter.inference.rival_starts import starts_of
 from broker_filter.inference.robust import source_lights
 from broker_filter.types import FloatArray, Lenses
 
-__all__ = ["Comparison", "LensFound", "compare", "curved", "lens_marginal"]
+__all__ = ["Comparison", "LensFound", "compare", "curved", "lens_marginal", "once_or_twice"]
 
 STARTS: Final = 8
 APART: Final = 0.1
@@ -55,6 +56,8 @@ LENSES: Final = 400
 F_S_STEPS: Final = 5
 NOTHING: Final = 12.0
 """Nats below the most probable noise, from which on another one adds nothing."""
+CLEAR: Final = LN_10
+"""Nats by which a flare is better than a wrong epoch: an epoch of noise is no decline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +129,10 @@ def compare(
     draw = np.random.default_rng(seed)
     lens = lens_marginal(likelihood, lenses, noises, draw)
     rivals = {shape.name: curved(shape, noises, span, draw) for shape in CURVED}
+    quiet = constants(noises)
+    rivals["flare"] = once_or_twice(FLARE, rivals["flare"], noises, quiet, span, draw)
     rivals["smooth"] = smooth(lights, prior)
-    rivals["artefact"] = artefact(noises, constants(noises))
+    rivals["artefact"] = artefact(noises, quiet)
     rivals["constant"] = constant(noises)
     return Comparison(lens, rivals)
 
@@ -198,6 +203,58 @@ def curved(
     parameters = dict(zip(shape.parameters, theta[0].tolist(), strict=True))
     parameters["amplitude"] = max(float(np.abs(one.amplitude).max()) for one in best)
     return Found(found.log_p, found.error, parameters, *joined(best))
+
+
+def once_or_twice(
+    shape: CurvedShape,
+    first: Found,
+    noises: Sequence[SourceNoise],
+    quiet: FloatArray,
+    span: Span,
+    draw: np.random.Generator,
+) -> Found:
+    """The marginal likelihood of a shape that comes once or twice, each with half of the prior.
+
+    Flares of one star are many, and two wrong epochs would describe two flares better than one
+    flare does. The second is sought in what the best first one leaves. Each has to be better than a
+    wrong epoch: a lens may have one of those beside it too.
+
+    Parameters
+    ----------
+    shape : CurvedShape
+    first : Found
+        As `curved` gives it.
+    noises : sequence of SourceNoise
+    quiet : ndarray, shape (S,), float64
+        As `constants` gives it.
+    span : Span
+    draw : Generator
+    """
+    once = replace(first, log_p=first.log_p + math.log(0.5))
+    if first.log_p < wrong_epoch(noises, quiet) + CLEAR:
+        return once
+    rest = _without(noises, first.curve)
+    still, second = constants(rest), curved(shape, rest, span, draw)
+    if second.log_p < wrong_epoch(rest, still) + CLEAR:
+        return once
+    # Either of the two may be the one that is listed first: half of the prior, twice.
+    twice = second.log_p - still.sum()
+    return replace(
+        second,
+        log_p=float(np.logaddexp(once.log_p, first.log_p + twice)),
+        error=math.hypot(first.error, second.error),
+        parameters={**first.parameters, "t_again": second.parameters[shape.parameters[0]]},
+        curve=first.curve + second.curve,
+    )
+
+
+def _without(noises: Sequence[SourceNoise], curve: FloatArray) -> list[SourceNoise]:
+    """The same noises of what a curve leaves."""
+    parts = zip(noises, _by_source(noises, curve), strict=True)
+    return [
+        SourceNoise(replace(one.light, residual=one.light.residual - part), one.prior)
+        for one, part in parts
+    ]
 
 
 def _by_noise(

@@ -56,7 +56,7 @@ NEAR_EDGE: Final = 0.1
 OWN_PARAMETERS: Final = 2
 """Of a source: f_s and baseline."""
 
-TIMES: Final = frozenset({"t_peak", "t_start", "t_min", "t_step", "first", "last"})
+TIMES: Final = frozenset({"t_peak", "t_again", "t_start", "t_min", "t_step", "first", "last"})
 """Parameters that are times."""
 
 

@@ -104,6 +104,15 @@ def test_a_star_that_had_events_before_is_hardly_lensed_again() -> None:
     assert "earlier events of the star: 2" in again.reason
 
 
+def test_wrong_epochs_come_by_chance_and_flares_repeat() -> None:
+    close = found(flare=20.0, artefact=20.0)
+    first = verdict_of(close, Record(), RATES)
+    assert first.verdict == "unclear"
+    assert first.probabilities["artefact"] > first.probabilities["flare"]
+    again = verdict_of(close, Record(earlier_events=2), RATES)
+    assert again.verdict == "flare"
+
+
 def test_a_lens_needs_a_probability_of_19_in_20() -> None:
     said = verdict_of(found(outburst=-1.5), Record(), RATES)
     assert 0.9 < said.probabilities["microlensing"] < 0.95

@@ -18,11 +18,11 @@ from broker_filter.inference.magnification import excess
 from broker_filter.inference.noise_family import SourceLight
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.inference.rival_amplitude import AnySign, Between, log_marginal, source_best
-from broker_filter.inference.rival_grids import artefact, constants, smooth
+from broker_filter.inference.rival_grids import artefact, constants, smooth, wrong_epoch
 from broker_filter.inference.rival_noise import NoisePrior, SourceNoise
-from broker_filter.inference.rival_shapes import CURVED, CurvedShape, Span
+from broker_filter.inference.rival_shapes import CURVED, FLARE, CurvedShape, Span
 from broker_filter.inference.rival_starts import likely_periods
-from broker_filter.inference.rivals import Comparison, compare, curved
+from broker_filter.inference.rivals import Comparison, compare, curved, once_or_twice
 from broker_filter.types import Fit, FloatArray, StarEpochs
 
 SPAN = Span(0.0, 20.0)
@@ -205,6 +205,53 @@ def test_wrong_epochs_and_nights_are_found() -> None:
     assert found.curve[11] == pytest.approx(2.0, abs=0.05)
 
 
+def test_one_wrong_epoch_has_the_density_of_a_mean_over_all_epochs() -> None:
+    of = light(8)
+    of.residual[11] = 2.0
+    noise = SourceNoise(of, WHITE)
+    sizes = AnySign((0.03, 0.3, 3.0, 30.0))
+    each = log_marginal(noise, np.eye(30)[:, :, None], sizes)
+    found = wrong_epoch([noise], constants([noise]))
+    assert found == pytest.approx(logsumexp(each) - math.log(30))
+
+
+def roman(*flares: tuple[float, float, float]) -> SourceLight:
+    """Flares of such times, widths (days) and heights (errors), with an epoch in 12.1 minutes."""
+    t = np.arange(0, 20, 12.1 / 1440)
+    noise = 0.01 * np.random.default_rng(13).normal(size=len(t))
+    signal = sum(0.01 * h * FLARE.shape(t, np.array([[at, w]]))[:, 0, 0] for at, w, h in flares)
+    return SourceLight(t, noise + signal, np.full(len(t), 0.01), 0.005)
+
+
+FLARES = [(5.0, 0.004, 40.0), (9.0, 0.006, 30.0), (14.0, 0.005, 25.0)]
+
+
+@pytest.mark.parametrize("flares", [2, 3])
+def test_flares_of_one_star_are_no_wrong_epochs(flares: int) -> None:
+    """Two wrong epochs describe two flares better than one flare does."""
+    noises, draw = [SourceNoise(roman(*FLARES[:flares]), NoisePrior())], np.random.default_rng(1)
+    first = curved(FLARE, noises, SPAN, draw)
+    quiet = constants(noises)
+    wrong = artefact(noises, quiet)
+    assert first.log_p < wrong.log_p
+    found = once_or_twice(FLARE, first, noises, quiet, SPAN, draw)
+    assert found.log_p > wrong.log_p + 10
+    times = [found.parameters["t_peak"], found.parameters["t_again"]]
+    assert times == pytest.approx([5.0, 9.0], abs=0.01)
+    for peak in times:
+        assert found.curve[np.abs(noises[0].light.t - peak) < 0.02].max() > 0.1
+
+
+def test_a_second_flare_is_one_where_no_wrong_epoch_describes_it_as_well() -> None:
+    of = roman(FLARES[0])
+    of.residual[1500] += 0.4
+    noises, draw = [SourceNoise(of, NoisePrior())], np.random.default_rng(1)
+    first = curved(FLARE, noises, SPAN, draw)
+    found = once_or_twice(FLARE, first, noises, constants(noises), SPAN, draw)
+    assert found.log_p == pytest.approx(first.log_p - math.log(2))
+    assert found.curve is first.curve
+
+
 def test_a_period_is_found_in_spite_of_gaps() -> None:
     t = np.concatenate([night + np.linspace(0, 0.3, 8) for night in range(0, 20, 2)])
     of = SourceLight(t, 0.1 * np.sin(2 * math.pi * t / 0.37), np.full(len(t), 0.01), 0.01)
@@ -251,6 +298,14 @@ def test_a_lens_beats_every_rival(sites: int) -> None:
     lens = 0.7 * excess(np.hypot(0.4, (TIMES - 9.1) / 1.5), 0.01)
     found = compared(lens, TIMES, sites)
     assert min(found.log10_k(name)[0] for name in found.rivals) > 10
+
+
+def test_a_wrong_epoch_beside_a_lens_does_not_speak_for_flares() -> None:
+    lens = 0.2 * excess(np.hypot(0.4, (TIMES - 9.1) / 1.5), 0.01)
+    clean, spoilt = lens, lens + 0.2 * (np.arange(len(TIMES)) == 290)
+    before, after = (compared(signal, TIMES).log10_k("flare")[0] for signal in (clean, spoilt))
+    assert before > 10
+    assert after > 10
 
 
 @pytest.mark.parametrize(
