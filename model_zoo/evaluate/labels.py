@@ -69,13 +69,14 @@ def read_labels(path: Path) -> list[LabelledStar]:
     Raises
     ------
     ConfigError
-        It cannot be read, has no star, lacks a column or a cell, has a number that is none, or says
-        two things of one star, or one file twice.
+        It cannot be read, has no star, lacks a column or a cell, has a NUL, or a number that is
+        none, or says two things of one star, or one file twice.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            rows, columns = list(reader), reader.fieldnames or ()
+            rows = [(reader.line_num, row) for row in reader]
+            columns = reader.fieldnames or ()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"--labels: {path} cannot be read: {error}") from None
     if missing := set(COLUMNS) - set(columns):
@@ -83,9 +84,11 @@ def read_labels(path: Path) -> list[LabelledStar]:
     if not rows:
         raise ConfigError(f"--labels: {path} has no star")
     stars: dict[str, list[dict[str, str]]] = {}
-    for i, row in enumerate(rows, 1):
+    for line, row in rows:
         if None in row or None in row.values():
-            raise ConfigError(f"--labels: {path}: row {i} has too few cells, or too many")
+            raise ConfigError(f"--labels: {path}: line {line} has too few cells, or too many")
+        if "\0" in "".join(row.values()):
+            raise ConfigError(f"--labels: {path}: line {line} has a NUL, which no name can have")
         stars.setdefault(row["star"], []).append(row)
     return [_star(path, name, rows) for name, rows in stars.items()]
 

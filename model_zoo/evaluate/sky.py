@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-import tempfile
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -28,8 +25,7 @@ from broker_filter.errors import BrokerFilterError, ConfigError
 from broker_filter.inference import zoo
 from broker_filter.inference.scorer import Scored, Scorer
 from broker_filter.observe.metrics import Metrics
-from broker_filter.replay.lightcurves.file import read_lightcurve
-from broker_filter.replay.lightcurves.stream import LightCurves, load
+from broker_filter.replay.lightcurves.stream import LightCurves
 from broker_filter.service.watched import watched_pipeline
 from broker_filter.types import (
     ALL_BANDS,
@@ -45,6 +41,7 @@ from model_zoo.evaluate.labels import LabelledStar
 from model_zoo.evaluate.measure.point_lens import point_lens_of
 from model_zoo.evaluate.measure.wavelet import Wavelet, find_wavelet
 from model_zoo.evaluate.measure.window_cuts import WindowCuts
+from model_zoo.evaluate.sky_files import digest, read_star
 from model_zoo.evaluate.sky_records import (
     AlertRecord,
     StarRecord,
@@ -54,7 +51,7 @@ from model_zoo.evaluate.sky_records import (
 )
 from model_zoo.progress import Progress
 
-__all__ = ["Filter", "Filters", "evaluate_sky", "read_star"]
+__all__ = ["Filter", "Filters", "evaluate_sky"]
 
 YEAR: Final = 365.25
 GAP_DAYS: Final = 20.0
@@ -186,48 +183,6 @@ def _years(parts: Sequence[Photometry]) -> float:
     return float(step[step < GAP_DAYS].sum()) / YEAR
 
 
-def read_star(folder: Path, star: LabelledStar) -> list[Photometry]:
-    """The photometry of all files of a star.
-
-    Raises
-    ------
-    ConfigError
-        A file is missing or cannot be read, or two files are of one band and source.
-    """
-    parts: list[Photometry] = []
-    owner: dict[tuple[str, str], str] = {}
-    for path, band in star.files:
-        read = partial(read_lightcurve, star=star.name, band=band or None, survey=star.survey)
-        with tempfile.TemporaryDirectory() as unpacked:
-            curves, problems = load([_file(folder, path, Path(unpacked))], read)
-        if problems:
-            raise ConfigError(f"{star.name}: {problems[0]}")
-        found = [part for curve in curves for part in curve.parts]
-        for part in found:
-            other = owner.setdefault((part.band, part.source), path)
-            if other != path:
-                raise ConfigError(
-                    f"{star.name}: {other} and {path} both are band {part.band!r}, source"
-                    f" {part.source!r}: rename one, since the name of a file is that of its source"
-                )
-        parts += found
-    return parts
-
-
-def _file(folder: Path, path: str, unpacked: Path) -> Path:
-    """A file under the folder, or a member of an archive, unpacked."""
-    archive, dot_zip, member = path.partition(".zip/")
-    if not dot_zip:
-        return folder / path
-    try:
-        with zipfile.ZipFile(folder / f"{archive}.zip") as opened:
-            target = unpacked / Path(member).name
-            target.write_bytes(opened.read(member))
-            return target
-    except (OSError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from None
-
-
 @dataclass(slots=True)
 class Filters:
     """Sends each star through a filter of the entry that serves it, and says what came of it.
@@ -249,7 +204,7 @@ class Filters:
 
     def __call__(self, star: LabelledStar) -> StarRecord:
         """What came of a star, or why its files could not be read."""
-        entry = self.entry_of(star)
+        entry, photometry = self.entry_of(star), digest(self.folder, star.files)
         try:
             parts = read_star(self.folder, star)
             if entry.model_id not in self._made:
@@ -257,7 +212,9 @@ class Filters:
             record = self._made[entry.model_id](star, parts)
         except BrokerFilterError as error:
             record = StarRecord(star, problem=str(error))
-        return replace(record, entry=entry.sha256, every_days=self.every_days)
+        return replace(
+            record, entry=entry.sha256, every_days=self.every_days, photometry=photometry
+        )
 
     def gave(self, record: StarRecord, star: LabelledStar) -> bool:
         """Whether a record is what sending a star would give again, its labels apart."""
@@ -265,6 +222,11 @@ class Filters:
         entry = record.entry in ("", self.entry_of(star).sha256)
         days = record.every_days in (None, self.every_days)
         return same and entry and days and not record.problem
+
+    def edited(self, record: StarRecord) -> bool:
+        """Whether files of a star have changed since; of files that are gone nobody knows."""
+        known = {record.photometry, digest(self.folder, record.star.files)} - {""}
+        return len(known) > 1
 
 
 def evaluate_sky(
@@ -278,7 +240,7 @@ def evaluate_sky(
     """Send stars through filters; each is written to ``out`` (JSON lines) as it is done.
 
     Stars that are there from an earlier run are not sent again, unless that was through another
-    entry, at other intervals, of other files, or their files could not be read.
+    entry, at other intervals, of other files, their files have changed, or could not be read.
 
     Parameters
     ----------
@@ -303,10 +265,15 @@ def evaluate_sky(
         for star in stars
         if star.name in there and filters.gave(there[star.name], star)
     }
+    edited = [name for name, record in done.items() if filters.edited(record)]
+    for name in edited:
+        del done[name]
     left = [star for star in stars if star.name not in done]
     with Progress("sky", len(stars), "stars", quiet=quiet) as progress:
         if done:
             progress.say(f"those that an earlier run left in {out}", len(done))
+        if edited:
+            progress.say(f"sent again, as files have changed: {', '.join(edited)}", len(done))
         for record in _sent(filters, left, min(jobs, len(left))):
             append_record(out, record)
             done[record.star.name] = record

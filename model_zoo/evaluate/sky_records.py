@@ -96,6 +96,8 @@ class StarRecord:
         sha256 of the entry that it went through; empty where an older record does not say it.
     every_days : float or None
         Days between two evaluations; None where an older record does not say it.
+    photometry : str
+        sha256 of what its files held; empty where an older record does not say it.
     """
 
     star: LabelledStar
@@ -105,6 +107,7 @@ class StarRecord:
     problem: str = ""
     entry: str = ""
     every_days: float | None = None
+    photometry: str = ""
 
 
 def append_record(path: Path, record: StarRecord) -> None:
@@ -146,6 +149,7 @@ def _record(said: Mapping[str, Any]) -> StarRecord:
         said["problem"],
         said.get("entry", ""),
         said.get("every_days"),
+        said.get("photometry", ""),
     )
 
 

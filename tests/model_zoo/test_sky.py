@@ -18,7 +18,8 @@ from model_zoo.cli import main
 from model_zoo.evaluate.labels import LABELS, LabelledStar, read_labels, some_of_each
 from model_zoo.evaluate.measure.service_path import START, one_star
 from model_zoo.evaluate.served import SERVED, serving
-from model_zoo.evaluate.sky import Filter, Filters, _sent, evaluate_sky, read_star
+from model_zoo.evaluate.sky import Filter, Filters, _sent, evaluate_sky
+from model_zoo.evaluate.sky_files import digest, read_star
 from model_zoo.evaluate.sky_records import (
     AlertRecord,
     StarRecord,
@@ -55,9 +56,10 @@ def test_files_of_one_name_are_one_star(tmp_path: Path) -> None:
         (HEAD + "a,x,I,quiet,KMT,nan,\n", "no MJD"),
         (HEAD + "a,x,I,quiet,KMT,2459000,3\n", "no MJD"),
         (HEAD + "a,x,I,quiet,KMT,59000,-3\n", "no length"),
-        (HEAD + "a,x,I,quiet,KMT\n", "row 1 has too few cells"),
+        (HEAD + "a,x,I,quiet,KMT\n", "line 2 has too few cells"),
         (HEAD + "a,x,I,quiet,KMT,,,,\n", "or too many"),
         (HEAD + "a,x,I,quiet,KMT,,\na,x,V,quiet,KMT,,\n", "a file twice"),
+        (HEAD + "a,x,I,quiet,KMT,,\nb\0.dat,y,I,quiet,KMT,,\n", "line 3 has a NUL"),
         (HEAD, "has no star"),
         ("", "lacks the columns"),
         ("path,star\n", "lacks the columns"),
@@ -262,6 +264,35 @@ def test_processes_find_what_one_finds_and_a_second_run_goes_on(tmp_path: Path) 
     for star in stars[:2]:
         (tmp_path / star.files[0][0]).unlink()
     assert evaluate_sky(filters, stars, tmp_path / "one.jsonl") == one
+
+
+def test_a_star_of_which_a_file_was_edited_is_sent_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    star = LabelledStar("a", "quiet", "OGLE", (("a.dat", "I"), ("b.dat", "V")), None, None)
+    for path, _ in star.files:
+        (tmp_path / path).write_text("no light curve")
+    filters, out = Filters(tmp_path, entry_of), tmp_path / "stars.jsonl"
+    known = StarRecord(star, 1.0, photometry=digest(tmp_path, star.files))
+    append_record(out, known)
+    assert evaluate_sky(filters, [star], out, quiet=False) == [known]
+    assert "have changed" not in capsys.readouterr().err
+    (tmp_path / "b.dat").write_text("another one")
+    (found,) = evaluate_sky(filters, [star], out, quiet=False)
+    assert "b.dat" in found.problem or "a.dat" in found.problem
+    assert found.photometry == digest(tmp_path, star.files) != known.photometry
+    assert "sent again, as files have changed: a" in capsys.readouterr().err
+
+
+def test_the_digest_of_a_star_is_of_what_its_files_hold(tmp_path: Path) -> None:
+    (tmp_path / "a.dat").write_text("18.1")
+    with zipfile.ZipFile(tmp_path / "some.zip", "w") as archive:
+        archive.writestr("deep/a.dat", "18.1")
+    plain = digest(tmp_path, [("a.dat", "I")])
+    assert digest(tmp_path, [("some.zip/deep/a.dat", "")]) == plain
+    assert digest(tmp_path, [("a.dat", "I")] * 2) != plain
+    for missing in ("b.dat", "some.zip/b.dat", "no.zip/a.dat", "a.dat.zip/a.dat", "."):
+        assert not digest(tmp_path, [("a.dat", "I"), (missing, "I")])
 
 
 def test_only_records_that_would_come_out_again_are_kept(tmp_path: Path) -> None:
