@@ -175,9 +175,10 @@ def _train(args: argparse.Namespace) -> int:
         f" {trainer.progress.seconds / 60:.1f} min; evaluation for the card"
     )
     path = args.entry or zoo.WEIGHTS / config.model_id
-    card = file_entry(trainer, path, QUICK if args.quick else FULL, quiet=args.quiet)
+    sizes, report = QUICK if args.quick else FULL, folder / "report"
+    card = file_entry(trainer, path, sizes, report, quiet=args.quiet)
     print(json.dumps(card.evaluation, indent=1))
-    print(f"filed {path}", file=sys.stderr)
+    print(f"filed {path}; report: {report / 'report.md'}", file=sys.stderr)
     return 0
 
 

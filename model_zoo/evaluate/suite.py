@@ -62,6 +62,7 @@ __all__ = [
     "measure",
     "report_of",
     "simulator_of",
+    "write_results",
 ]
 
 PAPER_LIKE = "paper-1"

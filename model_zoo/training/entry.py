@@ -13,8 +13,9 @@ import zuko
 from safetensors.torch import load_file
 
 from broker_filter.errors import ConfigError
-from broker_filter.inference.zoo import FILES, Card, Entry, load, write_entry
+from broker_filter.inference.zoo import FILES, Card, Entry, load, verify, write_entry
 from broker_filter.types import PARAMETERS
+from model_zoo.evaluate.report.report import about
 from model_zoo.evaluate.sets import Sizes
 from model_zoo.evaluate.suite import (
     CORE_PARTS,
@@ -23,6 +24,7 @@ from model_zoo.evaluate.suite import (
     config_of,
     measure,
     simulator_of,
+    write_results,
 )
 from model_zoo.training.config import TrainConfig
 from model_zoo.training.history import summary_of
@@ -59,8 +61,10 @@ UNGATED = (
 )
 
 
-def file_entry(trainer: Trainer, path: Path, sizes: Sizes, *, quiet: bool = False) -> Card:
-    """Evaluate the trained network on the frozen test set and write its entry.
+def file_entry(
+    trainer: Trainer, path: Path, sizes: Sizes, report: Path, *, quiet: bool = False
+) -> Card:
+    """Evaluate the trained network on the frozen test set, write its entry, and a report.
 
     Parameters
     ----------
@@ -70,6 +74,8 @@ def file_entry(trainer: Trainer, path: Path, sizes: Sizes, *, quiet: bool = Fals
         Folder of the entry.
     sizes : Sizes
         How large the test set is.
+    report : Path
+        Folder of results.json, pictures and report.md, to which `evaluate` can add.
     """
     config, network = trainer.config, trainer.network.cpu().eval()
     minutes = round(trainer.progress.seconds / 60, 1)  # before the evaluation
@@ -83,6 +89,9 @@ def file_entry(trainer: Trainer, path: Path, sizes: Sizes, *, quiet: bool = Fals
     windows = torch.cat([c.x for c in curves])
     baseline_error = torch.cat([c.baseline_error for c in curves])
     write_entry(path, network, entry_config, card, windows, baseline_error)
+    now = about(config.model_id, sizes) | {"sha256": verify(path).sha256}
+    report.mkdir(parents=True, exist_ok=True)
+    write_results(report, now | {"training": card.training} | results, ["training", *results])
     return card
 
 

@@ -607,9 +607,12 @@ def test_the_command_trains_and_files_an_entry(
     assert filed.config["window"] == window
     assert filed.threshold >= 2
     assert cli.main(["train", str(config), *where, *options, "--resume"]) == 0
-    parts = ["--parts", "calibration", "--update-card", "--out", str(tmp_path / "report")]
+    report = tmp_path / "run" / "report"
+    parts = ["--parts", "cascade", "--update-card", "--out", str(report)]
     assert cli.main(["evaluate", str(entry), "--quick", "--quiet", *parts]) == 0
     assert zoo.verify(entry).card.evaluation["n_tail"] == 250
+    held = json.loads((report / "results.json").read_text())
+    assert {"training", "detection", "calibration", "posteriors", "cascade"} <= set(held)
 
 
 def test_the_card_tells_how_the_losses_fell_and_the_report_draws_it(
