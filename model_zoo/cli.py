@@ -229,14 +229,8 @@ def _evaluate_sky(args: argparse.Namespace) -> int:
         raise ConfigError(f"--sky: {args.sky} is no folder")
     if not args.every_days > 0 or (args.most is not None and args.most < 1):
         raise ConfigError("--every-days and --most must be above 0")
-    half = args.half or ("report" if args.labels == LABELS else "all")
-    stars = [one for one in read_labels(args.labels) if half in (one.half, "all")]
-    if args.surveys is not None:
-        stars = [one for one in stars if one.survey.lower().startswith(tuple(args.surveys))]
-    if args.most is not None:
-        stars = some_of_each(stars, args.most)
-    if not stars:
-        raise ConfigError("--sky: no star of the table is of this --half and these --surveys")
+    args.half = args.half or ("report" if args.labels == LABELS else "all")
+    stars = _sky_stars(args)
     if args.model is not None:
         report_of(_entry(args.model), args.out)  # another entry's is refused before hours of work
     entry_of = _EntryOf(args.model)
@@ -247,27 +241,43 @@ def _evaluate_sky(args: argparse.Namespace) -> int:
         jobs=args.jobs,
         quiet=args.quiet,
     )
-    found = summary(records, entry_of, read_causes())
-    asked = {"half": half, "of_stars": len(stars), "every_days": args.every_days}
-    asked |= {} if args.surveys is None else {"surveys": args.surveys}
-    now = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
-    found = (
-        ({} if args.model is None else {"model_id": _entry(args.model).model_id})
-        | now
-        | asked
-        | found
-    )
+    found = _sky_head(args, len(stars)) | summary(records, entry_of, read_causes())
+    _write_sky(args, found)
+    print(sky_table(found))
+    for one in found["unreadable"]:
+        print(printable_lines(f"not read: {one['problem']}"), file=sys.stderr)
+    print(f"written: {args.out / 'sky.json'}")
+    return 0
+
+
+def _sky_stars(args: argparse.Namespace) -> list[LabelledStar]:
+    """The stars of the table that are asked for."""
+    stars = [one for one in read_labels(args.labels) if args.half in (one.half, "all")]
+    if args.surveys is not None:
+        stars = [one for one in stars if one.survey.lower().startswith(tuple(args.surveys))]
+    if args.most is not None:
+        stars = some_of_each(stars, args.most)
+    if not stars:
+        raise ConfigError("--sky: no star of the table is of this --half and these --surveys")
+    return stars
+
+
+def _sky_head(args: argparse.Namespace, stars: int) -> dict[str, Any]:
+    """What sky.json says of the run itself."""
+    head: dict[str, Any] = {} if args.model is None else {"model_id": _entry(args.model).model_id}
+    head |= {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
+    head |= {"half": args.half, "of_stars": stars, "every_days": args.every_days}
+    return head if args.surveys is None else head | {"surveys": args.surveys}
+
+
+def _write_sky(args: argparse.Namespace, found: dict[str, Any]) -> None:
+    """sky.json, and the page of it: that of an entry's report where one was named."""
     (args.out / "sky.json").write_text(json.dumps(found, indent=1) + "\n")
     if args.model is None:
         draw_sky(found, args.out)
         write_sky_page(found, args.out)
     else:
         add_part(_entry(args.model), args.out, "sky", found)
-    print(sky_table(found))
-    for one in found["unreadable"]:
-        print(printable_lines(f"not read: {one['problem']}"), file=sys.stderr)
-    print(f"written: {args.out / 'sky.json'}")
-    return 0
 
 
 def _table(results: Mapping[str, Any]) -> str:
