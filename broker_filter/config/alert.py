@@ -69,7 +69,11 @@ class NoiseSettings(BaseModel):
         default=(0.05, 40.0), description="bounds of the time over which noise is correlated"
     )
     wrong_epochs: int = Field(
-        default=2, ge=0, le=2, description="epochs of a source that may be off by any amount"
+        default=2,
+        ge=0,
+        le=2,
+        description="epochs of a source, in all bands that its window joins, that may be off by any"
+        " amount",
     )
     wrong_nights: int = Field(
         default=1, ge=0, le=1, description="nights of a source that may be off as a whole"

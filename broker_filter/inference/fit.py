@@ -14,7 +14,6 @@ proposals were; better ones only make the estimate less noisy.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,7 +27,6 @@ from broker_filter.inference.lens_coordinates import LENS, Bend, LensBox, prior_
 from broker_filter.inference.likelihood import BestCurve, Likelihood, Sums
 from broker_filter.inference.matched_filter import LensScan
 from broker_filter.inference.noise_bounds import NoiseBounds
-from broker_filter.inference.noise_family import NoiseFamily
 from broker_filter.inference.population import Mixture, effective, tempered
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.inference.ridge import ridges
@@ -180,8 +178,7 @@ class Fitter:
         fit = replace(fit, lenses=_lenses(problem, seen), longest=self._prior.high[LOG_TE])
         if self._noise is None:
             return fit
-        families = self._noise.families(epochs)
-        return replace(fit, robust=self._robust(problem, seen, families, draw))
+        return replace(fit, robust=self._robust(problem, seen, epochs, self._noise, draw))
 
     def of_whole_event(self, days: float) -> Fitter:
         """A fitter of events whose peak may lie so many days earlier, and which may last longer.
@@ -198,7 +195,8 @@ class Fitter:
         self,
         problem: _Problem,
         seen: _Seen,
-        families: Sequence[NoiseFamily],
+        epochs: StarEpochs,
+        noise: NoiseBounds,
         draw: torch.Generator,
     ) -> RobustK:
         """From the lenses of the last round, which are fresh."""
@@ -206,7 +204,15 @@ class Fitter:
         z = seen.z[-n:]
         log_ratio = prior_log_density(z) - mixture.log_density(z, n)
         theta = self._box.theta(z)
-        return robust_k(problem.likelihood, theta, log_ratio, families, draw, self._days)
+        return robust_k(
+            problem.likelihood,
+            theta,
+            log_ratio,
+            noise.families(epochs),
+            draw,
+            self._days,
+            cameras=[camera for _, camera in epochs.sources],
+        )
 
     def _bend(self, modes: Modes) -> Bend:
         """Of the slope that log10 tE has at the highest mode."""

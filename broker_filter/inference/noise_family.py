@@ -13,8 +13,9 @@ the noise, and a member of the family is a constant star of which
   offset of any size that is gross. (Small ones are noise that scale and red noise describe. Were
   they free as well, the largest of a thousand good epochs would be excused as wrong.)
 
-Each source (site, camera) of a star has its own noise, so both parts are sums over sources. The
-unit of flux is the baseline throughout.
+Each source (site, camera) of a star has its own noise, so both parts are sums over sources. Where
+a window joins bands, each band of a camera is a source, and they share the camera's wrong epochs
+(`broker_filter.inference.robust`). The unit of flux is the baseline throughout.
 """
 
 from __future__ import annotations

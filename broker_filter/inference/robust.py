@@ -10,15 +10,19 @@ the best member of the family, which is chosen once all are known: so a short ev
 a long window. K is therefore a mean of that of the whole window and of those of its later parts,
 which begin at fixed times. Each of them keeps the bound at any moment, so their mean does, and with
 it any part of the mean.
+
+A camera's wrong epochs are those of all its bands together. A window of five bands has no more
+epochs than one of a single band elsewhere, and were two of each band free to be wrong, that would
+be most of what such a survey sees of an event.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
+from itertools import combinations_with_replacement, pairwise
 
 import numpy as np
 import torch
@@ -30,7 +34,7 @@ from broker_filter.inference.lens_outliers import WrongSet, far_off, left_over
 from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.noise_family import NoiseFamily, SourceLight
 from broker_filter.inference.supremum import Supremum, log_supremum
-from broker_filter.types import FloatArray, NoiseFit, RobustK
+from broker_filter.types import FloatArray, IntArray, NoiseFit, RobustK
 
 __all__ = ["robust_k", "source_lights"]
 
@@ -43,6 +47,21 @@ SEARCHES = 2
 SMALLEST = 1e-6  # of the error of a baseline, relative
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Epochs of one source, its family, and A - 1 of m lenses at the epochs, shape (n, m)."""
+
+    light: SourceLight
+    family: NoiseFamily
+    signal: FloatArray
+    camera: str
+
+    def since(self, start: float) -> _Source:
+        """The epochs from a time on, days."""
+        late = self.light.t >= start
+        return replace(self, light=self.light.since(start), signal=self.signal[late])
+
+
 def robust_k(
     likelihood: Likelihood,
     theta: Tensor,
@@ -50,6 +69,8 @@ def robust_k(
     families: Sequence[NoiseFamily],
     draw: torch.Generator,
     days: float | None = None,
+    *,
+    cameras: Sequence[str] | None = None,
 ) -> RobustK:
     """Estimate E, the lens's marginal likelihood over the largest one of the family.
 
@@ -67,22 +88,25 @@ def robust_k(
         Picks the samples that are used where there are more than `MOST_SAMPLES`.
     days : float, optional
         Length of the window, of which later parts count too; without it the whole alone does.
+    cameras : sequence of str, optional
+        The camera of each source, whose bands share its wrong epochs; one each if left out.
     """
     rows = torch.randperm(len(theta), generator=draw)[:MOST_SAMPLES]
     signal = likelihood.excess(theta[rows]).numpy().T
+    names = cameras or [str(i) for i in range(likelihood.sources)]
     whole = [
-        (light, family, signal[first:last])
-        for (first, last), light, family in zip(
-            _spans(likelihood), source_lights(likelihood), families, strict=True
+        _Source(light, family, signal[first:last], camera)
+        for (first, last), light, family, camera in zip(
+            _spans(likelihood), source_lights(likelihood), families, names, strict=True
         )
     ]
     log_e, found = _log_e(likelihood, whole)
     if days is not None:
         of_all, log_e = log_e, log_e + math.log(WHOLE)
         for start in _latest_parts(float(likelihood.days.max()), days):
-            part = [(light.since(start), family, s[light.t >= start]) for light, family, s in whole]
-            part = [each for each in part if len(each[0])]
-            fewer = sum(len(light) for light, *_ in part) < len(likelihood)
+            part = [source.since(start) for source in whole]
+            part = [source for source in part if len(source.light)]
+            fewer = sum(len(source.light) for source in part) < len(likelihood)
             of_part = _log_e(likelihood, part)[0] if fewer else of_all
             log_e = np.logaddexp(log_e, of_part + math.log(PART))
     log_weight = log_ratio[rows].double().numpy() + log_e
@@ -104,34 +128,89 @@ def _latest_parts(last: float, days: float) -> list[float]:
     return [eighth * start for start in (latest - 1, latest) if start > 0]
 
 
-def _log_e(
-    likelihood: Likelihood, sources: Sequence[tuple[SourceLight, NoiseFamily, FloatArray]]
-) -> tuple[FloatArray, list[NoiseFit]]:
+def _log_e(likelihood: Likelihood, sources: Sequence[_Source]) -> tuple[FloatArray, list[NoiseFit]]:
     """Natural log of the density with each lens over the largest of the family, of all sources.
 
     And the noise of each source under which that one is reached.
     """
-    log_e, found = np.zeros(sources[0][2].shape[1]), []
-    for light, family, signal in sources:
-        best = log_supremum(light, family)
-        density = _log_density(likelihood, light, family, signal, best)
-        log_e = log_e + density - best.log_density
-        found.append(_noise_fit(light, family, best))
-    return log_e, found
+    log_e = np.zeros(sources[0].signal.shape[1])
+    found: dict[int, NoiseFit] = {}
+    for camera in dict.fromkeys(source.camera for source in sources):
+        own = [i for i, source in enumerate(sources) if source.camera == camera]
+        ratio, best = _log_e_of_camera(likelihood, [sources[i] for i in own])
+        log_e = log_e + ratio
+        for i, noise in zip(own, best, strict=True):
+            found[i] = _noise_fit(sources[i].light, sources[i].family, noise)
+    return log_e, [found[i] for i in range(len(sources))]
 
 
-def _log_density(
-    likelihood: Likelihood,
-    light: SourceLight,
-    family: NoiseFamily,
-    signal: FloatArray,
-    best: Supremum,
-) -> FloatArray:
-    """Of the epochs of one source for each lens, or less than that.
+def _log_e_of_camera(
+    likelihood: Likelihood, sources: Sequence[_Source]
+) -> tuple[FloatArray, list[Supremum]]:
+    """The same for the sources of one camera, and the best member of the family for each.
+
+    Both densities are of all shares that the sources may have in the camera's wrong epochs: with a
+    lens their sum, without one the largest.
+    """
+    if len(sources) == 1:
+        best = log_supremum(sources[0].light, sources[0].family)
+        terms = _log_terms(likelihood, sources[0], [best])
+        return np.logaddexp.reduce(list(terms.values())) - best.log_density, [best]
+    most = max(source.family.wrong_epochs for source in sources)
+    shares = _shares(len(sources), most)
+    density, largest = np.zeros((len(shares), 1)), np.zeros(len(shares))
+    suprema = [_suprema(source, most) for source in sources]
+    for source, known, share in zip(sources, suprema, shares.T, strict=True):
+        terms = _log_terms(likelihood, source, known)
+        density = density + _by_count(terms, most)[share]
+        largest = largest + np.array([one.log_density for one in known])[share]
+    best_share = int(largest.argmax())
+    ratio = np.logaddexp.reduce(density, axis=0) - largest[best_share]
+    return ratio, [
+        known[share] for known, share in zip(suprema, shares[best_share].tolist(), strict=True)
+    ]
+
+
+def _shares(sources: int, most: int) -> IntArray:
+    """All ways in which sources have so many wrong epochs together at most, shape (P, sources)."""
+    found = [
+        [chosen.count(source) for source in range(sources)]
+        for n in range(most + 1)
+        for chosen in combinations_with_replacement(range(sources), n)
+    ]
+    return np.array(found, np.int64)
+
+
+def _suprema(source: _Source, most: int) -> list[Supremum]:
+    """The best member with 0, 1, ... wrong epochs at most."""
+    found = [log_supremum(source.light, replace(source.family, wrong_epochs=most))]
+    while (fewer := most - len(found)) >= 0:
+        best = found[0]
+        if len(best.wrong_epochs) > fewer:
+            best = log_supremum(source.light, replace(source.family, wrong_epochs=fewer))
+        found.insert(0, best)
+    return found
+
+
+def _by_count(terms: Mapping[WrongSet, FloatArray], most: int) -> FloatArray:
+    """Natural log of the density with 0, 1, ... wrong epochs, shape (most + 1, m)."""
+    width = len(next(iter(terms.values())))
+    found = np.full((most + 1, width), -np.inf)
+    for wrong, term in terms.items():
+        n = len(wrong.epochs)
+        found[n] = np.logaddexp(found[n], term)
+    return found
+
+
+def _log_terms(
+    likelihood: Likelihood, source: _Source, suprema: Sequence[Supremum]
+) -> dict[WrongSet, FloatArray]:
+    """Natural log of the density of one source for each lens, or less than that, in its terms.
 
     Of the sum over all sets of wrong epochs and nights few terms are taken: none, those wrong
     without a lens, and those that the best lens so far leaves over.
     """
+    light, family, signal = source.light, source.family, source.signal
 
     @cache
     def lens_density(epochs: WrongSet) -> LensDensity:
@@ -146,7 +225,7 @@ def _log_density(
         density = lens_density(replace(wrong, night=None))
         return density(signal, wrong.night) + wrong.log_prior(light)
 
-    sets = {WrongSet(), far_off(light, light.residual, best.wrong_epochs)}
+    sets = {WrongSet(), *(far_off(light, light.residual, one.wrong_epochs) for one in suprema)}
     found = {wrong: term(wrong) for wrong in sets}
     for _ in range(SEARCHES):
         known = max(found, key=lambda wrong: float(found[wrong].max()))
@@ -156,7 +235,7 @@ def _log_density(
         if not more:
             break
         found |= {wrong: term(wrong) for wrong in more}
-    return np.asarray(np.logaddexp.reduce(list(found.values())))
+    return found
 
 
 def _noise_fit(light: SourceLight, family: NoiseFamily, best: Supremum) -> NoiseFit:

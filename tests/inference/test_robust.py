@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from broker_filter.inference.magnification import excess
 from broker_filter.inference.noise_bounds import NoiseBounds
 from broker_filter.inference.noise_family import NoiseFamily
 from broker_filter.inference.prior import BoxPrior
-from broker_filter.inference.robust import source_lights
-from broker_filter.types import Fit, SourceHistory, StarEpochs
+from broker_filter.inference.robust import _shares, source_lights
+from broker_filter.types import Fit, RobustK, SourceHistory, StarEpochs
 
 PRIOR = BoxPrior("test", (0.0, 0.0, -1.0, -3.0, 0.0), (20.0, 1.5, 1.5, 0.0, 1.0))
 FAMILY = NoiseFamily(scale=(0.8, 1.5), red_noise=2.0)
@@ -186,3 +187,57 @@ def test_a_part_keeps_the_unit_of_its_noise() -> None:
     part = light.since(12.0)
     assert len(part) == (light.t >= 12).sum()
     assert part.median_error == light.median_error == pytest.approx(0.02)
+
+
+def in_bands(camera: str, *, height: float = 0.0, wrong: int = 0) -> StarEpochs:
+    """A week of an event in the middle of 180 days, two epochs in each of four bands.
+
+    Names of cameras are made from ``camera`` and the number of the band. Of ``wrong`` bands one
+    epoch each is off.
+    """
+    rng = np.random.default_rng(21)
+    n, bands, sigma = 60, 4, 0.02
+    t = np.arange(n) * 3.0 + rng.uniform(0, 0.1, n)
+    band = np.arange(n) % bands
+    flux = 1 + height * excess(np.hypot(0.3, (t - 90) / 12), 0.01) + sigma * rng.normal(size=n)
+    for i in range(wrong):
+        flux[np.flatnonzero(band == i)[7]] += 1.0
+    return StarEpochs(
+        tuple((str(i), camera.format(i)) for i in range(bands)),
+        np.ones(bands),
+        np.full(bands, 0.003),
+        60_000 + t,
+        flux.astype(np.float32),
+        np.full(n, sigma, np.float32),
+        band.astype(np.int16),
+    )
+
+
+def robust_in_bands(of: StarEpochs) -> RobustK:
+    prior = BoxPrior("sparse", (0.0, 0.0, 0.3, -3.0, 0.02), (180.0, 1.5, 2.0, 0.0, 1.0))
+    found = Fitter(prior, noise=NoiseBounds())(of, 60_000.0, torch.empty(0, 5), 1)
+    assert isinstance(found, Fit)
+    assert found.robust is not None
+    return found.robust
+
+
+def test_the_bands_of_a_camera_share_its_wrong_epochs() -> None:
+    """As many in each band would be all that is seen of an event."""
+    shared = robust_in_bands(in_bands("camera", height=0.15))
+    each = robust_in_bands(in_bands("camera{}", height=0.15))
+    assert shared.log10_k > 6.6
+    assert shared.log10_k > each.log10_k + 3
+    assert sum(len(noise.wrong_epochs) for noise in shared.noise) <= 2
+
+
+def test_two_wrong_epochs_in_two_bands_of_a_camera_are_no_event() -> None:
+    found = robust_in_bands(in_bands("camera", wrong=2))
+    assert found.log10_k < 0
+    assert [len(noise.wrong_epochs) for noise in found.noise] == [1, 1, 0, 0]
+
+
+def test_wrong_epochs_are_shared_in_all_ways() -> None:
+    shares = _shares(3, 2).tolist()
+    assert sorted(shares) == sorted(
+        list(each) for each in product(range(3), repeat=3) if sum(each) <= 2
+    )
