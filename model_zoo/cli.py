@@ -20,13 +20,15 @@ from broker_filter.inference import zoo
 from broker_filter.observe.text import aligned_table, printable_lines
 from model_zoo.evaluate.draw.sky import draw_sky
 from model_zoo.evaluate.labels import LABELS, LabelledStar, read_labels, some_of_each
+from model_zoo.evaluate.parts import PARTS
+from model_zoo.evaluate.report.card import card_figures
 from model_zoo.evaluate.report.report import machine
 from model_zoo.evaluate.report.sky import write_sky_page
 from model_zoo.evaluate.served import serving
 from model_zoo.evaluate.sets import FULL, FULL_PROOF, QUICK, QUICK_PROOF, Proof
 from model_zoo.evaluate.sky import Filters, evaluate_sky
 from model_zoo.evaluate.sky_summary import read_causes, sky_table, summary
-from model_zoo.evaluate.suite import PARTS, add_part, card_figures, evaluate, report_of
+from model_zoo.evaluate.suite import add_part, evaluate, report_of
 from model_zoo.training.config import load_config
 from model_zoo.training.entry import file_entry, refile
 from model_zoo.training.polish import polish

@@ -19,8 +19,8 @@ from broker_filter.config import Model
 from broker_filter.observe.table import METRICS, PREFIX, PROCESS_METRICS
 from broker_filter.observe.text import markdown_table
 from broker_filter.schemas import current_version, schema_folder
+from model_zoo.evaluate.parts import WHITE_PARTS
 from model_zoo.evaluate.report.fits import at_equal_error
-from model_zoo.evaluate.suite import WHITE_PARTS
 from tests.bench.figures import shown
 
 ROOT = Path(__file__).parents[1]

@@ -1,4 +1,4 @@
-"""Runs the parts of the evaluation on one entry, and takes the figures of its card from them."""
+"""Runs the parts of the evaluation on one entry, and writes what they find into a folder."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,48 +14,20 @@ from pydantic import ValidationError
 
 from broker_filter.errors import ConfigError
 from broker_filter.inference import zoo
-from broker_filter.inference.network import Network
 from model_zoo.evaluate.draw.calibration import draw_calibration, draw_exact, draw_streams
 from model_zoo.evaluate.draw.figures import draw_detection
 from model_zoo.evaluate.draw.fits import draw_fits, draw_nested
 from model_zoo.evaluate.draw.posteriors import plot_posteriors, plot_toy
 from model_zoo.evaluate.draw.sky import draw_sky
 from model_zoo.evaluate.draw.training import draw_training
-from model_zoo.evaluate.measure.calibrate import measure_recalibration
-from model_zoo.evaluate.measure.calibration import measure_calibration
-from model_zoo.evaluate.measure.cascade import measure_cascade
-from model_zoo.evaluate.measure.certified import measure_certified
-from model_zoo.evaluate.measure.chains import measure_chains
-from model_zoo.evaluate.measure.corner_tails import measure_corner_tails
-from model_zoo.evaluate.measure.corners import measure_corners
-from model_zoo.evaluate.measure.detection import measure_detection
-from model_zoo.evaluate.measure.efficiency import measure_efficiency
-from model_zoo.evaluate.measure.exact import measure_exact
-from model_zoo.evaluate.measure.fits import measure_fits
-from model_zoo.evaluate.measure.kept import Kept
-from model_zoo.evaluate.measure.nested import measure_nested
-from model_zoo.evaluate.measure.posteriors import measure_posteriors
-from model_zoo.evaluate.measure.reach import measure_reach
-from model_zoo.evaluate.measure.scale import measure_scale
-from model_zoo.evaluate.measure.seasons import measure_seasons
-from model_zoo.evaluate.measure.sharing import FULL_SHARING, QUICK_SHARING, measure_sharing
-from model_zoo.evaluate.measure.speed import FULL_SPEED, QUICK_SPEED, measure_speed
-from model_zoo.evaluate.measure.streams import measure_streams
-from model_zoo.evaluate.measure.surveys import measure_surveys
-from model_zoo.evaluate.measure.toy import FULL_TOY, QUICK_TOY, measure_toy
-from model_zoo.evaluate.measure.verdicts import measure_verdicts
+from model_zoo.evaluate.parts import PARTS, QUICK_PARTS, VISIT_PARTS, WHITE_PARTS, Subject
 from model_zoo.evaluate.report.report import about, machine, write_report
 from model_zoo.evaluate.sets import FULL, FULL_PROOF, QUICK, QUICK_PROOF, Proof, Sizes
 from model_zoo.simulate.curves import Simulator
 from model_zoo.training.config import TrainConfig
 
 __all__ = [
-    "CORE_PARTS",
-    "PARTS",
-    "WHITE_PARTS",
-    "Subject",
     "add_part",
-    "card_figures",
     "config_of",
     "evaluate",
     "measure",
@@ -66,161 +37,6 @@ __all__ = [
 ]
 
 PAPER_LIKE = "paper-1"
-CASCADE = ("log10_k", "found", "lost", "lost_up_to_snr", "passed")
-ACCURACY = ("bias", "rmse", "coverage68", "coverage95", "tarp_max_deviation")
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What is measured: a network, its config.json, the simulator of its test sets, and sizes.
-
-    ``folder`` is where parts of hours keep what they have.
-    """
-
-    network: Network
-    config: Mapping[str, Any]
-    simulator: Simulator
-    sizes: Sizes
-    quiet: bool = False
-    proof: Proof = FULL_PROOF
-    entry: zoo.Entry | None = None
-    folder: Path | None = None
-
-    def kept(self, name: str) -> Kept:
-        """Stars that an earlier run of a part has measured, and a place for more."""
-        path = None if self.folder is None else self.folder / f"{name}_stars.jsonl"
-        return Kept(path, "" if self.entry is None else self.entry.sha256)
-
-    @property
-    def full(self) -> bool:
-        """Whether sizes are those of a card, not of a quick look."""
-        return self.sizes.events >= FULL.events
-
-
-def _usual(part: Callable[..., dict[str, Any]]) -> Callable[[Subject], dict[str, Any]]:
-    return lambda on: part(on.network, on.simulator, on.sizes, quiet=on.quiet)
-
-
-def _calibration(on: Subject) -> dict[str, Any]:
-    """With a map that mends K, where the raw one fails."""
-    part = measure_calibration(on.network, on.simulator, on.sizes, quiet=on.quiet)
-    if not (part["tail_holds"] and part["mean_k_holds"]):
-        events, noise = 10 * on.sizes.events, on.sizes.tail // 10
-        mended = measure_recalibration(on.network, on.simulator, events, noise, quiet=on.quiet)
-        part["recalibration"] = mended.to_card()
-    return part
-
-
-def _certified(on: Subject) -> dict[str, Any]:
-    return measure_certified(on.network, on.config, on.simulator, on.sizes, quiet=on.quiet)
-
-
-def _fit(on: Subject) -> dict[str, Any]:
-    return measure_fits(on.network, on.config, on.simulator, on.proof.fits, quiet=on.quiet)
-
-
-def _nested(on: Subject) -> dict[str, Any]:
-    return measure_nested(on.network, on.config, on.simulator, on.proof.nested, quiet=on.quiet)
-
-
-def _reach(on: Subject) -> dict[str, Any]:
-    return measure_reach(on.network, on.config, on.simulator, on.proof.reach, quiet=on.quiet)
-
-
-def _emcee(on: Subject) -> dict[str, Any]:
-    return measure_chains(on.network, on.config, on.simulator, on.proof.chains, quiet=on.quiet)
-
-
-def _corners(on: Subject) -> dict[str, Any]:
-    kept = on.kept("corners")
-    return measure_corners(_filed(on), on.proof.corners, kept=kept, quiet=on.quiet)
-
-
-def _corner_tails(on: Subject) -> dict[str, Any]:
-    kept = on.kept("corner_tails")
-    return measure_corner_tails(_filed(on), on.proof.skies, kept=kept, quiet=on.quiet)
-
-
-def _efficiency(on: Subject) -> dict[str, Any]:
-    kept = on.kept("efficiency")
-    return measure_efficiency(_filed(on), on.proof.skies, kept=kept, quiet=on.quiet)
-
-
-def _verdicts(on: Subject) -> dict[str, Any]:
-    kept = on.kept("verdicts")
-    return measure_verdicts(_filed(on), on.proof.skies, kept=kept, quiet=on.quiet)
-
-
-def _seasons(on: Subject) -> dict[str, Any]:
-    kept, events = on.kept("seasons"), on.proof.seasons
-    return measure_seasons(_filed(on), on.simulator, events, kept=kept, quiet=on.quiet)
-
-
-def _filed(on: Subject) -> zoo.Entry:
-    """The entry as a service loads it; a network in training has none yet."""
-    if on.entry is None:
-        raise ConfigError("this part needs an entry that is filed")
-    return on.entry
-
-
-def _scale(on: Subject) -> dict[str, Any]:
-    return measure_scale(on.network, on.config, on.simulator, on.proof.scale, quiet=on.quiet)
-
-
-def _speed(on: Subject) -> dict[str, Any]:
-    sizes = FULL_SPEED if on.full else QUICK_SPEED
-    return measure_speed(on.network, on.simulator, on.config["encoder"], sizes, quiet=on.quiet)
-
-
-def _sharing(on: Subject) -> dict[str, Any]:
-    sizes = FULL_SHARING if on.full else QUICK_SHARING
-    return measure_sharing(on.network, on.simulator, on.config["encoder"], sizes, quiet=on.quiet)
-
-
-def _toy(on: Subject) -> dict[str, Any]:
-    return measure_toy(FULL_TOY if on.full else QUICK_TOY, quiet=on.quiet)
-
-
-PARTS: dict[str, Callable[[Subject], dict[str, Any]]] = {
-    "detection": _usual(measure_detection),
-    "calibration": _calibration,
-    "posteriors": _usual(measure_posteriors),
-    "fit": _fit,
-    "nested": _nested,
-    "reach": _reach,
-    "emcee": _emcee,
-    "scale": _scale,
-    "certified": _certified,
-    "corners": _corners,
-    "corner_tails": _corner_tails,
-    "efficiency": _efficiency,
-    "verdicts": _verdicts,
-    "exact": _usual(measure_exact),
-    "streams": _usual(measure_streams),
-    "cascade": _usual(measure_cascade),
-    "surveys": _usual(measure_surveys),
-    "seasons": _seasons,
-    "speed": _speed,
-    "sharing": _sharing,
-    "toy": _toy,
-}
-"""Each part of the evaluation by name; the last two train networks of their own."""
-
-CORE_PARTS = ("detection", "calibration", "posteriors")
-"""What no card does without."""
-
-WHITE_PARTS = ("fit", "nested", "reach", "emcee", "scale", "certified", "exact")
-"""Those that integrate the likelihood of white noise with correct errors, which must be the test
-set's own. In other noise the parts on the service's own path measure what fits are worth."""
-
-VISIT_PARTS = ("surveys", "seasons")
-"""Those that say something of entries for sparse surveys alone."""
-
-LONG_PARTS = (
-    *("nested", "reach", "emcee", "corners", "corner_tails", "efficiency", "verdicts", "seasons"),
-    *("sharing", "toy"),
-)
-QUICK_PARTS = tuple(name for name in PARTS if name not in LONG_PARTS)
 
 PICTURES: dict[str, Callable[..., Any]] = {
     "detection": draw_detection,
@@ -418,106 +234,3 @@ def _earlier(path: Path, now: Mapping[str, Any]) -> dict[str, Any]:
     if not same:
         raise ConfigError(f"{path}: of other weights or other sizes; choose another --out")
     return before
-
-
-def card_figures(results: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``evaluation`` section of a card; parts that were not run stay out."""
-    figures: dict[str, Any] = {}
-    if "detection" in results:
-        figures |= _detection_figures(results["detection"])
-    if "calibration" in results:
-        part = results["calibration"]
-        rows = [{key: row[key] for key in ("k", "observed", "bound")} for row in part["k_tail"]]
-        figures |= {
-            "n_tail": part["n_tail"],
-            "k_tail": rows,
-            "mean_k_noise": part["mean_k_noise"],
-            "highest_log10_k": part["highest_log10_k"][0],
-        }
-        figures |= {key: part[key] for key in ("recalibration",) if key in part}
-    if "posteriors" in results:
-        part = results["posteriors"]
-        names = ("n_posterior", *ACCURACY, "median_abs_error", "r")
-        figures |= {name: part[name] for name in names}
-    figures |= _fit_figures(results)
-    if "scale" in results:
-        part = results["scale"]
-        figures["scale"] = {key: part[key] for key in ("n_events", "before", "after")}
-    if "certified" in results:
-        figures |= {
-            "tpr_certified_6_6": results["certified"]["tpr_certified_6_6"],
-            "n_certified": results["certified"]["n_events"],
-            "refined": {name: results["certified"]["refined"][name] for name in ACCURACY},
-        }
-    if "cascade" in results:
-        rows = results["cascade"]["rows"]
-        figures["cascade"] = [{name: row[name] for name in CASCADE} for row in rows]
-    if "surveys" in results:
-        figures["surveys"] = [
-            {
-                "survey": row["survey"],
-                "n": row["at_all"]["n"],
-                "before_peak": row["before_peak"]["share"],
-                "at_all": row["at_all"]["share"],
-            }
-            for row in results["surveys"]["rows"]
-        ]
-    if "speed" in results:
-        figures["npe_10k_ms"] = round(results["speed"]["npe"]["event_ms"])
-    return figures
-
-
-FITTED = ("n", "rmse", "median_error", "coverage68", "coverage95", "seconds_median")
-
-
-def _fit_figures(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections ``fit`` and ``flow`` of the card: the same figures of both, and more of the fit."""
-    if "fit" not in results:
-        return {}
-    part = results["fit"]
-    fit, flow = ({key: part[name][key] for key in FITTED} for name in ("fit", "flow"))
-    fit["converged"] = part["fit"]["converged"]
-    if "nested" in results:
-        nested = results["nested"]
-        fit |= {"lnz_within_3": nested["within_3"], "lnz_events": nested["n"]}
-        fit["width_over_nested"] = nested["width_ratio_median"]
-    if "reach" in results:
-        reach = results["reach"]
-        fit["beside_nested"] = {"n": reach["n"], "fit": reach["fit"], "nested": reach["nested"]}
-    if "emcee" in results:
-        fit["emcee_over_fit"] = results["emcee"]["ratio_median"]
-    return {"fit": fit, "flow": flow}
-
-
-def _detection_figures(part: Mapping[str, Any]) -> dict[str, Any]:
-    own = part["sets"]["own"]
-    found = own["detectors"]["network_zero_fp"]
-    figures = {
-        "n_events": own["n"],
-        "n_noise": part["n_noise"],
-        "tpr_zero_fp": found["all"]["share"],
-        "fp_noise": part["false_alarms"]["network_zero_fp"]["false_alarms"],
-        "tpr_rho_ge_5": found["rho_ge_5"]["share"],
-        "tpr_at_0_8": own["detectors"]["network_0.8"]["all"]["share"],
-    }
-    if "rising" in part:
-        efficiency = own["efficiency"]
-        figures |= {
-            "efficiency_by_snr": _bins(efficiency["snr"], "snr"),
-            "efficiency_by_tE": _bins(efficiency["log10_tE"], "log10_tE"),
-            "rising": part["rising"],
-        }
-    return figures
-
-
-def _bins(efficiency: Mapping[str, Any], quantity: str) -> list[dict[str, Any]]:
-    """What the network finds at the threshold without false alarms, one row a bin with events."""
-    found = efficiency["network_zero_fp"]
-    return [
-        {f"{quantity}_low": low, f"{quantity}_high": high, "n": n}
-        | {key: found[key][i] for key in ("share", "low68", "high68")}
-        for i, ((low, high), n) in enumerate(
-            zip(pairwise(efficiency["edges"]), efficiency["n"], strict=True)
-        )
-        if n
-    ]

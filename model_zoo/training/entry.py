@@ -15,17 +15,11 @@ from safetensors.torch import load_file
 from broker_filter.errors import ConfigError
 from broker_filter.inference.zoo import FILES, Card, Entry, load, verify, write_entry
 from broker_filter.types import PARAMETERS
+from model_zoo.evaluate.parts import CORE_PARTS, Subject
+from model_zoo.evaluate.report.card import card_figures
 from model_zoo.evaluate.report.report import about
 from model_zoo.evaluate.sets import Sizes
-from model_zoo.evaluate.suite import (
-    CORE_PARTS,
-    Subject,
-    card_figures,
-    config_of,
-    measure,
-    simulator_of,
-    write_results,
-)
+from model_zoo.evaluate.suite import config_of, measure, simulator_of, write_results
 from model_zoo.training.config import TrainConfig
 from model_zoo.training.history import summary_of
 from model_zoo.training.losses import Losses

@@ -15,9 +15,11 @@ import pytest
 from broker_filter.errors import ConfigError
 from broker_filter.inference import zoo
 from model_zoo import cli
-from model_zoo.evaluate import suite
+from model_zoo.evaluate import parts, suite
+from model_zoo.evaluate.parts import PARTS
+from model_zoo.evaluate.report.card import ACCURACY, card_figures
 from model_zoo.evaluate.sets import Sizes
-from model_zoo.evaluate.suite import ACCURACY, PARTS, card_figures, evaluate
+from model_zoo.evaluate.suite import evaluate
 from model_zoo.training.entry import gate_of, refile
 
 SMALL = Sizes(60, 60, 250, 2, 10, 20, 30)
@@ -165,8 +167,8 @@ def test_k_that_fails_on_noise_comes_with_a_map_that_mends_it(
             return {"raw": [0.0, 1.0], "log10_k": [0.0, 0.5], "n_noise": 25}
 
     measured = results()["calibration"] | {"tail_holds": holds, "mean_k_holds": True}
-    monkeypatch.setattr(suite, "measure_calibration", lambda *_, **__: dict(measured))
-    monkeypatch.setattr(suite, "measure_recalibration", lambda *_, **__: Mended())
+    monkeypatch.setattr(parts, "measure_calibration", lambda *_, **__: dict(measured))
+    monkeypatch.setattr(parts, "measure_recalibration", lambda *_, **__: Mended())
     monkeypatch.setitem(suite.PICTURES, "calibration", lambda *_: None)
     found = evaluate(entry, tmp_path, parts=["calibration"], quick=True, quiet=True)
     assert ("recalibration" in found["calibration"]) is not holds
