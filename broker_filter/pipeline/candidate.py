@@ -15,14 +15,13 @@ from broker_filter.alerts.certifications import (
     certifications_from_columns,
     certifications_to_columns,
 )
-from broker_filter.alerts.lifecycle import (
-    EventKey,
-    EventState,
+from broker_filter.alerts.event_columns import (
     counts_from_columns,
     counts_to_columns,
     events_from_columns,
     events_to_columns,
 )
+from broker_filter.alerts.lifecycle import EventKey, EventState
 from broker_filter.inference.scorer import Scored
 from broker_filter.pipeline.event_epochs import epochs_from_columns, epochs_to_columns
 from broker_filter.state.columns import Column, Columns, arrays_of, reading

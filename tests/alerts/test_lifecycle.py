@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 from broker_filter.alerts.alert import CertifiedK
 from broker_filter.alerts.build import alert_id, event_id
 from broker_filter.alerts.estimate import Estimate
-from broker_filter.alerts.lifecycle import (
-    EventState,
-    decide,
-    events_from_columns,
-    events_to_columns,
-    evidence_of,
-    published,
-)
+from broker_filter.alerts.event_columns import events_from_columns, events_to_columns
+from broker_filter.alerts.lifecycle import EventState, decide, evidence_of, published
 from broker_filter.alerts.threshold import Rule
 from broker_filter.errors import ModelError
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from broker_filter.alerts.event_columns import counts_from_columns
 from broker_filter.alerts.known_variables import KnownVariables
-from broker_filter.alerts.lifecycle import counts_from_columns
 from broker_filter.alerts.parts import Verdict
 from broker_filter.config import Model
 from broker_filter.errors import StateError

@@ -19,7 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker_filter.alerts.lifecycle import EventState, events_to_columns
+from broker_filter.alerts.event_columns import events_to_columns
+from broker_filter.alerts.lifecycle import EventState
 from broker_filter.errors import ConfigError, StateError
 from broker_filter.state import store as snapshot
 from broker_filter.state.columns import Column, arrays_of, write_columns
