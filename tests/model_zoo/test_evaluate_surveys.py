@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.network_input import split_padding
 from model_zoo.evaluate.measure.surveys import measure_surveys
+from model_zoo.evaluate.report.tables import survey_tables
 from model_zoo.evaluate.sets import QUICK
 from model_zoo.simulate.curves import Simulator
 from model_zoo.simulate.pattern import PatternConfig
@@ -38,8 +40,8 @@ class Fixed(nn.Module):
         return LN_10 * k, x[:, 0]
 
 
-def found(log10_k: float | None) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = measure_surveys(
+def found(log10_k: float | None) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = measure_surveys(
         Fixed(log10_k),
         SIMULATOR,
         QUICK,
@@ -62,8 +64,11 @@ def test_a_network_that_is_always_sure_finds_all_before_their_peaks() -> None:
 
 
 def test_some_that_are_found_are_found_after_their_peak() -> None:
-    for row in found(None):
+    rows = found(None)
+    for row in rows:
         assert 0 < row["before_peak"]["share"] < row["at_all"]["share"]
+    lines = survey_tables({"log10_k": 3.0, "rows": rows})
+    assert f"{100 * rows[1]['at_all']['share']:.1f} % of {rows[1]['at_all']['n']}" in lines[3]
 
 
 def test_a_simulator_without_visits_has_no_rows() -> None:

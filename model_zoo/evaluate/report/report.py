@@ -30,6 +30,7 @@ from model_zoo.evaluate.report.tables import (
     exact_tables,
     season_tables,
     stream_tables,
+    survey_tables,
     verdict_tables,
 )
 from model_zoo.evaluate.sets import SEEDS, Sizes
@@ -368,6 +369,7 @@ SPECIAL: dict[str, Callable[[Part], list[str]]] = {
     "corner_tails": corner_tail_tables,
     "efficiency": efficiency_tables,
     "verdicts": verdict_tables,
+    "surveys": survey_tables,
     "seasons": season_tables,
     "sky": sky_tables,
 }

@@ -15,6 +15,7 @@ __all__ = [
     "exact_tables",
     "season_tables",
     "stream_tables",
+    "survey_tables",
     "verdict_tables",
 ]
 
@@ -139,6 +140,17 @@ def verdict_tables(part: Part) -> list[str]:
         said = _counted(row["verdicts"])
         rows.append([row["name"], part["stars"], row["alerted"], *cells, said])
     return table(header, rows)
+
+
+def survey_tables(part: Part) -> list[str]:
+    """What the network alone finds of long events, of ``measure_surveys``."""
+    header = ["survey", "before the peak", "68 %", "at all", "68 %"]
+    rows = [
+        [row["survey"], *_percent(row["before_peak"]), *_percent(row["at_all"])]
+        for row in part["rows"]
+    ]
+    words = f"Of one window an event, by the network's log10 K > {part['log10_k']:g}."
+    return [*table(header, rows), words, ""]
 
 
 def season_tables(part: Part) -> list[str]:
