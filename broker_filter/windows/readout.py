@@ -18,7 +18,8 @@ from broker_filter.photometry.usable import MAX_FLUX, MAX_SIGNIFICANCE, plausibl
 from broker_filter.types import HISTORY, FloatArray, IntArray
 from broker_filter.windows.instruments import Instruments
 from broker_filter.windows.points import PagedPoints
-from broker_filter.windows.tracks import Series, Tracks
+from broker_filter.windows.series import Series
+from broker_filter.windows.tracks import Tracks
 
 __all__ = ["Reading", "Readout"]
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_filter.types import Photometry, WindowBatch
+from broker_filter.windows.histories import MIN_HISTORY
 from broker_filter.windows.store import WindowStore
-from broker_filter.windows.tracks import MIN_HISTORY
 from tests import build
 
 START = 60_000.0  # on the anchor grid of a 20-day window
