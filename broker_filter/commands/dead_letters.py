@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from broker_filter.commands.options import add_client_config, positive_int
+from broker_filter.commands.options import add_client_config, add_topic, positive_int
 from broker_filter.errors import PoisonMessage
 from broker_filter.observe.text import json_line, printable
 from broker_filter.types import DEAD_LETTER_TOPIC
@@ -38,13 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  broker-filter dead-letters --bootstrap-servers localhost:9092 --reason truncated\n"
         "  broker-filter dead-letters --from 2026-03-10T12:00 --json"
     )
-    parser.add_argument(
-        "--bootstrap-servers",
-        default="localhost:9092",
-        metavar="HOST:PORT",
-        help="default: %(default)s",
-    )
-    parser.add_argument("--topic", default=DEAD_LETTER_TOPIC, help="default: %(default)s")
+    add_topic(parser, DEAD_LETTER_TOPIC)
     parser.add_argument(
         "--reason", action="append", metavar="WORD", help="only these; may be given repeatedly"
     )

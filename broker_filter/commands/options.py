@@ -29,15 +29,15 @@ def positive_int(text: str) -> int:
     return value
 
 
-def add_topic(parser: argparse._ActionsContainer) -> None:
-    """Add what says where the alerts are."""
+def add_topic(parser: argparse._ActionsContainer, topic: str = ALERT_TOPIC) -> None:
+    """Add what says where alerts are, or what another topic holds."""
     parser.add_argument(
         "--bootstrap-servers",
         default="localhost:9092",
         metavar="HOST:PORT",
         help="default: %(default)s",
     )
-    parser.add_argument("--topic", default=ALERT_TOPIC, help="default: %(default)s")
+    parser.add_argument("--topic", default=topic, help="default: %(default)s")
 
 
 def add_alert_source(parser: argparse._ActionsContainer) -> None:

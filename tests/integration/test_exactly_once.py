@@ -174,16 +174,21 @@ def other_generation(token: bytes) -> bytes:
     return token[:7] + (99).to_bytes(4, "little") + token[11:]
 
 
-def test_a_member_that_was_shut_out_publishes_nothing(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A zombie: the coordinator refuses its generation, so its transaction is aborted."""
+def shut_out(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take two messages, and fail to deliver them as a member of another generation."""
     pair.take(2)
     stale = other_generation(pair.source.member().token)
     with monkeypatch.context() as patch:
         patch.setattr(pair.source, "member", lambda: Member(stale))
         with pytest.raises(TransientError, match="not committed"):
             pair.delivery.deliver(pair.parcel(1, 2), pair.source)
+
+
+def test_a_member_that_was_shut_out_publishes_nothing(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A zombie: the coordinator refuses its generation, so its transaction is aborted."""
+    shut_out(pair, monkeypatch)
     # Back in the group it goes on with what it has then.
     pair.delivery.deliver(pair.parcel(1, 2).emptied(), pair.source)
     assert (pair.seen(), pair.committed()) == (0, None)
@@ -211,12 +216,7 @@ def refuse(_: float) -> None:
 def test_a_producer_beyond_use_is_replaced_and_what_it_left_is_aborted(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair.take(2)
-    stale = other_generation(pair.source.member().token)
-    with monkeypatch.context() as patch:
-        patch.setattr(pair.source, "member", lambda: Member(stale))
-        with pytest.raises(TransientError, match="not committed"):
-            pair.delivery.deliver(pair.parcel(1, 2), pair.source)
+    shut_out(pair, monkeypatch)
     odd = Changed(pair.delivery._producer, abort_transaction=refuse)
     monkeypatch.setattr(pair.delivery, "_producer", odd)
     with pytest.raises(TransientError, match=r"new producer.*odd"):

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from broker_filter.inference.network import Network
 from model_zoo.evaluate.draw.calibration import draw_calibration
 from model_zoo.evaluate.measure.calibration import (
     HIGHEST,
@@ -23,7 +21,7 @@ from model_zoo.evaluate.measure.calibration import (
 from model_zoo.evaluate.measure.rates import clopper_pearson
 from model_zoo.evaluate.sets import QUICK, SEEDS, score
 from model_zoo.simulate.curves import Simulator
-from model_zoo.simulate.prior import PAPER_PRIOR
+from tests.model_zoo.networks import make_network
 
 SEED, LN_10 = 5, math.log(10)
 
@@ -105,14 +103,6 @@ def test_exact_odds_cover_and_exaggerated_ones_do_not() -> None:
 def test_reliability_needs_equal_priors() -> None:
     with pytest.raises(ValueError, match="equal priors"):
         reliability(np.zeros(3), np.zeros(4))
-
-
-def make_network() -> Network:
-    torch.manual_seed(1)
-    encoder = {"name": "compact", "width": 16, "layers": 1, "heads": 2, "feed_forward": 32}
-    prior = PAPER_PRIOR.to_config()
-    flow = {"transforms": 1, "hidden": [16], "bins": 8}
-    return Network({"encoder": encoder, "evidence": {}, "flow": flow, "prior": prior}).eval()
 
 
 def test_an_entry_is_measured_on_its_frozen_noise_and_drawn(tmp_path: Path) -> None:

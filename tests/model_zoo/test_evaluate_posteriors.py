@@ -7,10 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
-from broker_filter.inference.network import Network
 from broker_filter.types import PARAMETERS
 from model_zoo.evaluate.draw.posteriors import plot_posteriors
 from model_zoo.evaluate.measure.posteriors import (
@@ -25,6 +23,7 @@ from model_zoo.evaluate.measure.posteriors import (
 from model_zoo.evaluate.sets import Sizes
 from model_zoo.simulate.curves import Simulator
 from model_zoo.simulate.prior import PAPER_PRIOR
+from tests.model_zoo.networks import make_network
 
 SEED = 0
 Array = NDArray[np.float64]
@@ -202,14 +201,6 @@ def test_shapes_and_weights_that_cannot_be_right_are_refused(change, message) ->
     samples, theta = exact_posteriors(20, 30)
     with pytest.raises(ValueError, match=message):
         posterior_figures(*change(samples, theta, np.ones((20, 30))))
-
-
-def make_network() -> Network:
-    torch.manual_seed(1)
-    encoder = {"name": "compact", "width": 16, "layers": 1, "heads": 2, "feed_forward": 32}
-    prior = PAPER_PRIOR.to_config()
-    flow = {"transforms": 1, "hidden": [16], "bins": 8}
-    return Network({"encoder": encoder, "evidence": {}, "flow": flow, "prior": prior}).eval()
 
 
 def test_an_entry_is_measured_on_its_frozen_events_and_drawn(tmp_path: Path) -> None:

@@ -8,22 +8,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from broker_filter.inference.network import Network
 from model_zoo.evaluate.measure.sharing import SharingSizes, labelled, measure_sharing
 from model_zoo.evaluate.sets import SEEDS, curves
 from model_zoo.simulate.curves import Simulator
-from model_zoo.simulate.prior import PAPER_GATE, PAPER_PRIOR
+from model_zoo.simulate.prior import PAPER_GATE
 from model_zoo.training.fit import fit
+from tests.model_zoo.networks import make_network
 
 ENCODER = {"name": "compact", "width": 32, "layers": 1, "heads": 2, "feed_forward": 32}
 SIMULATOR = Simulator(length=128)
-
-
-def make_network() -> Network:
-    torch.manual_seed(1)
-    prior = PAPER_PRIOR.to_config()
-    flow = {"transforms": 1, "hidden": [16], "bins": 8}
-    return Network({"encoder": ENCODER, "evidence": {}, "flow": flow, "prior": prior})
 
 
 def test_a_fit_finds_the_minimum_and_stops_on_time() -> None:
@@ -63,7 +56,7 @@ def test_a_budget_below_one_batch_is_refused() -> None:
 
 
 def test_both_kinds_learn_from_labels_and_leave_the_entry_as_it_was() -> None:
-    network = make_network()
+    network = make_network(ENCODER)
     before = {name: p.clone() for name, p in network.state_dict().items()}
     sizes = SharingSizes((256, 512), head_epochs=60, epochs=12, seconds=30, test=250)
     bright = Simulator(length=128, gate=replace(PAPER_GATE, min_snr=50))
@@ -86,7 +79,7 @@ def test_both_kinds_learn_from_labels_and_leave_the_entry_as_it_was() -> None:
 
 def test_a_dedicated_network_stops_when_its_time_is_up() -> None:
     sizes = SharingSizes((256,), head_epochs=1, epochs=10_000, seconds=0.5, test=10)
-    row = measure_sharing(make_network(), SIMULATOR, ENCODER, sizes, quiet=True)["rows"][1]
+    row = measure_sharing(make_network(ENCODER), SIMULATOR, ENCODER, sizes, quiet=True)["rows"][1]
     assert row["kind"] == "dedicated"
     assert 0 < row["steps"] < 10_000
     assert row["seconds"] < 60

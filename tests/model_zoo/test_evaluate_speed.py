@@ -11,21 +11,12 @@ import torch
 
 from broker_filter.inference.five_parameters import LikelihoodRatio
 from broker_filter.inference.magnification import magnification
-from broker_filter.inference.network import Network
 from broker_filter.inference.network_input import split_padding
 from model_zoo.evaluate.measure import speed
 from model_zoo.evaluate.measure.speed import LoopLikelihood, SpeedSizes, measure_speed, run_emcee
 from model_zoo.simulate.curves import Simulator
 from model_zoo.simulate.prior import PAPER_PRIOR
-
-ENCODER = {"name": "compact", "width": 16, "layers": 1, "heads": 2, "feed_forward": 32}
-
-
-def make_network() -> Network:
-    torch.manual_seed(1)
-    prior = PAPER_PRIOR.to_config()
-    flow = {"transforms": 1, "hidden": [16], "bins": 8}
-    return Network({"encoder": ENCODER, "evidence": {}, "flow": flow, "prior": prior})
+from tests.model_zoo.networks import ENCODER, make_network
 
 
 def test_both_likelihoods_tell_the_same() -> None:

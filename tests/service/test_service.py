@@ -233,6 +233,13 @@ class Bench:
         """Wait until all that we own has begun."""
         until(lambda: set(self.stream.memory.positions()) == self.stream.assigned() != set())
 
+    def take_two(self) -> None:
+        """Own a second partition, and take a message of either."""
+        self.do(lambda: self.stream.memory.assign(("epochs", 1)))
+        self.begun()
+        self.stream.memory.push(good(0), good(0, partition=1))
+        self.do(lambda: None)
+
     @contextmanager
     def running(self) -> Iterator[Callable[[], None]]:
         """Run in a thread; gives a function that waits for the end and raises what ended it."""
@@ -481,10 +488,7 @@ def test_nothing_of_lost_partitions_goes_out() -> None:
     transactions: Any = bench.delivery
     bench.judge.gate.clear()
     with bench.running():
-        bench.do(lambda: bench.stream.memory.assign(("epochs", 1)))
-        bench.begun()
-        bench.stream.memory.push(good(0), good(0, partition=1))
-        bench.do(lambda: None)
+        bench.take_two()
         bench.do(lambda: bench.stream.memory.lose(PARTITION))
         bench.judge.gate.set()
         # The partition that stays is read again, from what it had committed.
@@ -515,10 +519,7 @@ def test_partitions_that_cannot_be_settled_in_time_are_left_to_the_next_owner() 
     transactions: Any = bench.delivery
     bench.judge.gate.clear()
     with bench.running():
-        bench.do(lambda: bench.stream.memory.assign(("epochs", 1)))
-        bench.begun()
-        bench.stream.memory.push(good(0), good(0, partition=1))
-        bench.do(lambda: None)
+        bench.take_two()
         began = time.monotonic()
         bench.do(lambda: bench.stream.memory.revoke(PARTITION))
         assert time.monotonic() - began < 10
