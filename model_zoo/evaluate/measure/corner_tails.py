@@ -42,7 +42,7 @@ CURVES: Final = 200
 PLAIN: Final = 0.1
 """Share of the stars to which none is added: no star counts for more than one over that."""
 TE_DAYS: Final = (0.1, 10.0)
-SNR: Final = (0.0, 30.0)
+SNR: Final = (0.0, 14.0)
 """Of an added curve, in the corner's noise."""
 
 
