@@ -10,6 +10,7 @@ from typing import Any
 from broker_filter.errors import ConfigError
 from broker_filter.inference import zoo
 from broker_filter.inference.network import Network
+from model_zoo.evaluate.measure.ancestors import measure_ancestors
 from model_zoo.evaluate.measure.calibrate import measure_recalibration
 from model_zoo.evaluate.measure.calibration import measure_calibration
 from model_zoo.evaluate.measure.cascade import measure_cascade
@@ -125,6 +126,10 @@ def _seasons(on: Subject) -> dict[str, Any]:
     return measure_seasons(_filed(on), on.simulator, events, kept=kept, quiet=on.quiet)
 
 
+def _ancestors(on: Subject) -> dict[str, Any]:
+    return measure_ancestors(_filed(on), on.simulator, on.sizes, quiet=on.quiet)
+
+
 def _filed(on: Subject) -> zoo.Entry:
     """The entry as a service loads it; a network in training has none yet."""
     if on.entry is None:
@@ -167,6 +172,7 @@ PARTS: dict[str, Callable[[Subject], dict[str, Any]]] = {
     "exact": _usual(measure_exact),
     "streams": _usual(measure_streams),
     "cascade": _usual(measure_cascade),
+    "ancestors": _ancestors,
     "surveys": _usual(measure_surveys),
     "seasons": _seasons,
     "speed": _speed,
@@ -187,6 +193,6 @@ VISIT_PARTS = ("surveys", "seasons")
 
 LONG_PARTS = (
     *("nested", "reach", "emcee", "corners", "corner_tails", "efficiency", "verdicts", "seasons"),
-    *("sharing", "toy"),
+    *("ancestors", "sharing", "toy"),
 )
 QUICK_PARTS = tuple(name for name in PARTS if name not in LONG_PARTS)

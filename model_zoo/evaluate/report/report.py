@@ -23,6 +23,7 @@ from model_zoo.evaluate.report.fits import fit_tables, nested_tables, reach_tabl
 from model_zoo.evaluate.report.markdown import cell, render, table
 from model_zoo.evaluate.report.sky import sky_tables
 from model_zoo.evaluate.report.tables import (
+    ancestor_tables,
     certified_tables,
     corner_tables,
     corner_tail_tables,
@@ -52,6 +53,7 @@ TITLES = {
     "verdicts": "Free-floating planets and flare stars",
     "sky": "Labelled stars of the real sky",
     "cascade": "Windows that the network need not see",
+    "ancestors": "Beside the entries that it started from",
     "surveys": "Long events in the cadence of surveys, by the network alone",
     "seasons": "Long events in the cadence of surveys, on the service's own path",
     "posteriors": "Posteriors",
@@ -369,6 +371,7 @@ SPECIAL: dict[str, Callable[[Part], list[str]]] = {
     "corner_tails": corner_tail_tables,
     "efficiency": efficiency_tables,
     "verdicts": verdict_tables,
+    "ancestors": ancestor_tables,
     "surveys": survey_tables,
     "seasons": season_tables,
     "sky": sky_tables,

@@ -8,6 +8,7 @@ from typing import Any
 from model_zoo.evaluate.report.markdown import render, table
 
 __all__ = [
+    "ancestor_tables",
     "certified_tables",
     "corner_tables",
     "corner_tail_tables",
@@ -151,6 +152,20 @@ def survey_tables(part: Part) -> list[str]:
     ]
     words = f"Of one window an event, by the network's log10 K > {part['log10_k']:g}."
     return [*table(header, rows), words, ""]
+
+
+def ancestor_tables(part: Part) -> list[str]:
+    """An entry beside those that it started from, of ``measure_ancestors``."""
+    trigger, passing = f"log10 K > {part['trigger']:g}", f"{100 * part['passing']:g} % pass"
+    header = ["noise", "entry", f"constant stars, {trigger}", "68 %", f"events, {trigger}", "68 %"]
+    header += [f"log10 K that {passing}", f"events where {passing}", "68 %"]
+    header += [f"with a signal-to-noise of {part['bright']:g} and more", "68 %"]
+    rows = []
+    for row in part["rows"]:
+        false, found = _percent(row["false"]), _percent(row["found"])
+        at_passing = *_percent(row["found_passing"]), *_percent(row["found_bright"])
+        rows.append([row["noise"], row["model_id"], *false, *found, row["threshold"], *at_passing])
+    return table(header, rows)
 
 
 def season_tables(part: Part) -> list[str]:
