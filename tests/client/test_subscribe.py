@@ -427,8 +427,10 @@ def test_parquet_without_pyarrow_tells_how_to_get_it(
         pass
 
 
+# Whatever started the tests may ignore Ctrl-C, as a shell does for what runs in its background.
 COMMAND = (
-    "import argparse, sys\n"
+    "import argparse, signal, sys\n"
+    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     "from broker_filter.commands.subscribe import add_arguments, run\n"
     "parser = argparse.ArgumentParser()\n"
     "add_arguments(parser)\n"
