@@ -71,6 +71,11 @@ def _usual(part: Callable[..., dict[str, Any]]) -> Callable[[Subject], dict[str,
     return lambda on: part(on.network, on.simulator, on.sizes, quiet=on.quiet)
 
 
+def _on_path(name: str, part: Callable[..., dict[str, Any]]) -> Callable[[Subject], dict[str, Any]]:
+    """A part that sends stars along the service's own path, and keeps what it has of each."""
+    return lambda on: part(_filed(on), on.proof.skies, kept=on.kept(name), quiet=on.quiet)
+
+
 def _calibration(on: Subject) -> dict[str, Any]:
     """With a map that mends K, where the raw one fails."""
     part = measure_calibration(on.network, on.simulator, on.sizes, quiet=on.quiet)
@@ -104,21 +109,6 @@ def _emcee(on: Subject) -> dict[str, Any]:
 def _corners(on: Subject) -> dict[str, Any]:
     kept = on.kept("corners")
     return measure_corners(_filed(on), on.proof.corners, kept=kept, quiet=on.quiet)
-
-
-def _corner_tails(on: Subject) -> dict[str, Any]:
-    kept = on.kept("corner_tails")
-    return measure_corner_tails(_filed(on), on.proof.skies, kept=kept, quiet=on.quiet)
-
-
-def _efficiency(on: Subject) -> dict[str, Any]:
-    kept = on.kept("efficiency")
-    return measure_efficiency(_filed(on), on.proof.skies, kept=kept, quiet=on.quiet)
-
-
-def _verdicts(on: Subject) -> dict[str, Any]:
-    kept = on.kept("verdicts")
-    return measure_verdicts(_filed(on), on.proof.skies, kept=kept, quiet=on.quiet)
 
 
 def _seasons(on: Subject) -> dict[str, Any]:
@@ -166,9 +156,9 @@ PARTS: dict[str, Callable[[Subject], dict[str, Any]]] = {
     "scale": _scale,
     "certified": _certified,
     "corners": _corners,
-    "corner_tails": _corner_tails,
-    "efficiency": _efficiency,
-    "verdicts": _verdicts,
+    "corner_tails": _on_path("corner_tails", measure_corner_tails),
+    "efficiency": _on_path("efficiency", measure_efficiency),
+    "verdicts": _on_path("verdicts", measure_verdicts),
     "exact": _usual(measure_exact),
     "streams": _usual(measure_streams),
     "cascade": _usual(measure_cascade),
