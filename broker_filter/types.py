@@ -218,7 +218,7 @@ class WindowBatch:
     source_level, source_error : ndarray, shape (B, D), float64
         Flux of the quiet star in each source (nJy, or 1 in relative units), the unit of its
         points, and its 1-sigma error in that unit; NaN where there are fewer than D sources.
-    source_history : ndarray, shape (B, D, 5), float64
+    source_history : ndarray, shape (B, D, 6), float64
         Noise of each source before the window, columns `HISTORY`; zeros where nothing is known.
     """
 

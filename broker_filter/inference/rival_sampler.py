@@ -29,7 +29,8 @@ ENOUGH, HOPELESS = 1e-2, 1e4
 """Gain of ln p from which on a climb goes no further, and damping from which on no step goes up."""
 SAME: Final = 0.3
 """So near to each other, in z, climbs have come to the same place."""
-FARTHEST: Final = 5.5
+FARTHEST: Final = 9.0
+"""|z| that a climb reaches at most: an outburst that is brighter by far than most lies beyond 5."""
 ROUNDS: Final = 5
 LOCAL: Final = 6
 NARROWER: Final = 2.0

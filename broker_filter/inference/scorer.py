@@ -28,6 +28,7 @@ from torch import Tensor
 from broker_filter.errors import ModelError
 from broker_filter.inference import scan, zoo
 from broker_filter.inference.buckets import by_bucket
+from broker_filter.inference.encoder import STAR_NOISE
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.fit import Fitter
 from broker_filter.inference.flow_sampler import FlowSampler
@@ -40,6 +41,7 @@ from broker_filter.inference.prior import BoxPrior
 from broker_filter.inference.rival_noise import NoisePrior
 from broker_filter.inference.rival_shapes import Span
 from broker_filter.inference.rivals import Comparison, compare
+from broker_filter.inference.star_noise import star_noise
 from broker_filter.inference.threads import one_thread
 from broker_filter.types import PARAMETERS, Fit, NotFitted, StarEpochs, WindowBatch
 
@@ -47,7 +49,7 @@ __all__ = ["Scored", "Scorer"]
 
 FIT_STARTS = 256  # samples of the flow from which a fit starts
 _NO_SAMPLES = np.empty((0, len(PARAMETERS)), np.float32)
-Call = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+Call = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 _log = logging.getLogger(__name__)
 OWN_CHOICE = torch.get_num_threads()  # before anybody changes it
 
@@ -198,7 +200,7 @@ class Scorer:
             found[rows] = s.double().cpu().numpy()
         return found
 
-    def _scanned(self, x: Tensor, baseline_error: Tensor) -> tuple[Tensor]:
+    def _scanned(self, x: Tensor, baseline_error: Tensor, _: Tensor) -> tuple[Tensor]:
         return (self._filter.largest(*split_padding(x), baseline_error),)
 
     def _halve(self) -> None:
@@ -340,7 +342,9 @@ class Scorer:
         """Summaries of a full chunk without epochs."""
         try:
             x = torch.full((self.chunk, bucket, 3), PADDING, device=self._device)
-            return self._evaluate(model, x, torch.zeros(self.chunk, device=self._device))[1]
+            error = torch.zeros(self.chunk, device=self._device)
+            noise = torch.full((self.chunk, len(STAR_NOISE)), torch.nan, device=self._device)
+            return self._evaluate(model, x, error, noise)[1]
         except torch.OutOfMemoryError:
             if self.chunk == 1:
                 raise
@@ -349,8 +353,8 @@ class Scorer:
 
     def _input(
         self, batch: WindowBatch, rows: NDArray[np.int64], bucket: int
-    ) -> tuple[Tensor, Tensor]:
-        """Network input of a full chunk: x and the errors of the baselines."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Network input of a full chunk: x, the baselines' errors, and the stars' noise."""
         n = batch.n[rows]
         width = max(int(n.max()), 1)
         since = batch.mjd_tai[rows, :width] - batch.t_start[rows, None]
@@ -362,9 +366,11 @@ class Scorer:
             length=bucket,
         )
         error = self._moved(torch.from_numpy(batch.baseline_error[rows].astype(np.float32)))
+        noise = self._moved(torch.from_numpy(star_noise(batch, rows)))
         spare = self.chunk - len(rows)
         pad = torch.nn.functional.pad
-        return pad(x, (0, 0, 0, 0, 0, spare), value=PADDING), pad(error, (0, spare))
+        x, noise = pad(x, (0, 0, 0, 0, 0, spare), value=PADDING), pad(noise, (0, 0, 0, spare))
+        return x, pad(error, (0, spare)), noise
 
     def _moved(self, x: Tensor) -> Tensor:
         """On the device; from pinned memory, so that copies and calls overlap."""
@@ -372,9 +378,11 @@ class Scorer:
             return x
         return x.pin_memory().to(self._device, non_blocking=True)
 
-    def _evaluate(self, model: _Model, x: Tensor, baseline_error: Tensor) -> tuple[Tensor, Tensor]:
+    def _evaluate(
+        self, model: _Model, x: Tensor, baseline_error: Tensor, noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
         with torch.autocast(self._device.type, self._autocast, self._autocast is not None):
-            ln_k, s = model.network(x, baseline_error)
+            ln_k, s = model.network(x, baseline_error, noise)
         return ln_k, s
 
 

@@ -41,7 +41,7 @@ class Units:
         1-sigma error of the track's quiet light in that unit.
     scale : ndarray, float64
         Factor on the error bars.
-    history : ndarray, shape (B, D, 5), float64
+    history : ndarray, shape (B, D, 6), float64
         Columns `HISTORY`, zero where there are none.
     """
 

@@ -62,7 +62,7 @@ def window(*, relative: bool = False) -> WindowBatch:
         sources=[(("I", "A"), ("I", "C"), ("I", "S"))],
         source_level=level,
         source_error=np.array([[0.001, 0.002, np.nan]]),
-        source_history=np.zeros((1, 3, 5)),
+        source_history=np.zeros((1, 3, 6)),
     )
 
 

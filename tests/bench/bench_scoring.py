@@ -54,7 +54,7 @@ def windows(n: int, epochs: int) -> WindowBatch:
         sources=[(("F146", "wfi"),)] * n,
         source_level=np.full((n, 1), 15_000.0),
         source_error=np.full((n, 1), 0.001),
-        source_history=np.zeros((n, 1, 5)),
+        source_history=np.zeros((n, 1, 6)),
     )
 
 

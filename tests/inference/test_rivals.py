@@ -227,6 +227,14 @@ def roman(*flares: tuple[float, float, float]) -> SourceLight:
 FLARES = [(5.0, 0.004, 40.0), (9.0, 0.006, 30.0), (14.0, 0.005, 25.0)]
 
 
+def test_the_outburst_of_a_flare_star_is_nearly_the_same_by_any_seed() -> None:
+    """Its rise is far shorter than that of any dwarf nova."""
+    noises = [SourceNoise(roman((5.0, 0.02, 100.0)), NoisePrior())]
+    found = [curved(SHAPES["outburst"], noises, SPAN, np.random.default_rng(i)) for i in range(4)]
+    log_p = np.array([one.log_p for one in found])
+    assert log_p.max() - log_p.min() < 100.0  # of 9,000
+
+
 @pytest.mark.parametrize("flares", [2, 3])
 def test_flares_of_one_star_are_no_wrong_epochs(flares: int) -> None:
     """Two wrong epochs describe two flares better than one flare does."""

@@ -54,7 +54,7 @@ def make_batch(lengths: list[int], seed: int = 0) -> WindowBatch:
         sources=[(("r", "camera"),)] * len(n),
         source_level=np.ones((len(n), 1)),
         source_error=np.full((len(n), 1), 0.001),
-        source_history=np.zeros((len(n), 1, 5)),
+        source_history=np.zeros((len(n), 1, 6)),
     )
 
 
@@ -278,11 +278,11 @@ def test_a_device_with_too_little_memory_takes_fewer_windows_a_call(
     scorer, calls = Scorer(filed, chunk=CHUNK), []
     evaluate = scorer._evaluate
 
-    def with_little_memory(model: Any, x: torch.Tensor, error: torch.Tensor) -> Any:
+    def with_little_memory(model: Any, x: torch.Tensor, *others: torch.Tensor) -> Any:
         calls.append(len(x))
         if len(x) > 5:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return evaluate(model, x, error)
+        return evaluate(model, x, *others)
 
     monkeypatch.setattr(scorer, "_evaluate", with_little_memory)
     found = scorer.score(batch)

@@ -42,7 +42,7 @@ def batch_of(t: FloatArray, flux: FloatArray, sigma: FloatArray) -> WindowBatch:
         sources=[(("g", ""), ("r", ""))],
         source_level=np.ones((1, 2)),
         source_error=np.full((1, 2), 0.01),
-        source_history=np.zeros((1, 2, 5)),
+        source_history=np.zeros((1, 2, 6)),
     )
 
 

@@ -35,7 +35,7 @@ def windows(lengths: list[int], name: str = "s") -> WindowBatch:
         sources=[(("r", "camera"),)] * count,
         source_level=np.ones((count, 1)),
         source_error=np.ones((count, 1)),
-        source_history=np.zeros((count, 1, 5)),
+        source_history=np.zeros((count, 1, 6)),
     )
 
 

@@ -50,7 +50,7 @@ def window(
         sources=[((band, name),)],
         source_level=np.array([[level]]),
         source_error=np.array([[0.001]]),
-        source_history=np.zeros((1, 1, 5)),
+        source_history=np.zeros((1, 1, 6)),
     )
 
 

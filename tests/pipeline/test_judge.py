@@ -86,7 +86,7 @@ def window(signal: FloatArray) -> WindowBatch:
         sources=[(("r", "camera"),)],
         source_level=one[None],
         source_error=0.003 * one[None],
-        source_history=np.zeros((1, 1, 5)),
+        source_history=np.zeros((1, 1, 6)),
     )
 
 

@@ -121,7 +121,7 @@ def window(n: int, start: float, star: str = "s") -> WindowBatch:
         sources=[(("r", "a"),)],
         source_level=one[:, None],
         source_error=0.001 * one[:, None],
-        source_history=np.zeros((len(one), 1, 5)),
+        source_history=np.zeros((len(one), 1, 6)),
     )
 
 

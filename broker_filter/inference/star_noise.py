@@ -1,0 +1,77 @@
+"""What the histories of a window's sources say of its noise, as networks read it.
+
+A history that is unlike those of training is not handed over, and the network then takes the star
+as one of which nothing is known. So it is with about one epoch a night, which cannot tell the noise
+of epochs from that of nights: the errors of such a window have been scaled by both.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker_filter.types import HISTORY, FloatArray, IntArray, WindowBatch
+
+__all__ = ["star_noise"]
+
+LEAST_NIGHTS: Final = 4
+LEAST_EPOCHS_A_NIGHT: Final = 2
+"""Nights of a source, and epochs in each on average, from which on its noise is known."""
+KNOWN_SHARE: Final = 0.9
+"""Share of a window's epochs whose source has known noise, from which on the window has."""
+SCALE: Final = (0.62, 1.62)
+MOST_RED_NOISE: Final = 1.5
+"""What nearly all stars in training have (`sky-1`)."""
+MOST_NIGHTS: Final = 400
+"""More nights of a history than the longest in training count as so many."""
+
+
+def star_noise(batch: WindowBatch, rows: IntArray) -> NDArray[np.float32]:
+    """Noise of the stars of some windows, from before them.
+
+    Parameters
+    ----------
+    batch : WindowBatch
+    rows : ndarray, shape (R,), int64
+
+    Returns
+    -------
+    ndarray, shape (R, 3), float32
+        Columns `broker_filter.inference.encoder.STAR_NOISE`: root mean squares, and a mean of the
+        nights, over the sources, weighted by their epochs in the window. NaN where too little is
+        known, or what is known is unlike the stars of training.
+    """
+    past = dict(zip(HISTORY, np.moveaxis(batch.source_history[rows], -1, 0), strict=True))
+    nights = past["nights"]
+    known = (nights >= LEAST_NIGHTS) & (past["freedom"] >= (LEAST_EPOCHS_A_NIGHT - 1) * nights)
+    share = _shares(batch, rows) * known
+    of_epochs = np.square(past["error_scale"])
+    of_nights = np.maximum(past["night_squares"] - of_epochs * past["night_expected"], 0)
+    total = _sum(share)
+    weight = share / np.where(total > 0, total, 1)[:, None]
+    mean = [
+        _sum(weight * np.where(known, each, 0))
+        for each in (of_epochs, of_nights, np.minimum(nights, MOST_NIGHTS))
+    ]
+    scale, red_noise = np.sqrt(mean[0]), np.sqrt(mean[1])
+    usual = (scale >= SCALE[0]) & (scale <= SCALE[1]) & (red_noise <= MOST_RED_NOISE)
+    found = np.stack([scale, red_noise, mean[2]], axis=1)
+    return np.where(((total >= KNOWN_SHARE) & usual)[:, None], found, np.nan).astype(np.float32)
+
+
+def _sum(columns: FloatArray) -> FloatArray:
+    """Sum over axis 1, one column after another: columns of zeros for other rows change nothing."""
+    return np.asarray(np.cumsum(columns, axis=1)[:, -1])
+
+
+def _shares(batch: WindowBatch, rows: IntArray) -> FloatArray:
+    """Share of a window's epochs that each of its sources has, shape (R, D)."""
+    sources = range(batch.source_history.shape[1])
+    if len(sources) == 1:
+        return np.ones((len(rows), 1))
+    n = batch.n[rows]
+    inside = np.arange(batch.source.shape[1]) < n[:, None]
+    counts = [((batch.source[rows] == d) & inside).sum(axis=1) for d in sources]
+    return np.asarray(np.stack(counts, axis=1) / np.maximum(n, 1)[:, None])
