@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "ALERT_TOPIC",
+    "ALL_BANDS",
     "DEAD_LETTER_TOPIC",
     "HISTORY",
     "PARAMETERS",

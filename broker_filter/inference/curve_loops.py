@@ -19,7 +19,20 @@ from broker_filter.inference.exponential import exponential
 from broker_filter.inference.magnification import RHO_MAX, RHO_MIN, TABLE_PATH, Z_MAX
 from broker_filter.types import FloatArray, IntArray
 
-__all__ = ["BASIS", "EXCESS_MAX", "curves", "gram", "lens_table", "sums"]
+__all__ = [
+    "BASIS",
+    "BY_TIME",
+    "EXCESS",
+    "EXCESS_MAX",
+    "ONE",
+    "RESIDUAL",
+    "Table",
+    "curves",
+    "gram",
+    "lens_table",
+    "slopes",
+    "sums",
+]
 
 Table = NDArray[np.float32]
 

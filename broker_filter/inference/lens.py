@@ -17,7 +17,7 @@ from torch import Tensor
 
 from broker_filter.inference.magnification import RHO_MAX, RHO_MIN, TABLE_PATH, Z_MAX
 
-__all__ = ["RHO_MAX", "RHO_MIN", "excess", "point_excess"]
+__all__ = ["excess", "point_excess"]
 
 
 @cache

@@ -86,9 +86,10 @@ def _freed(
     variance: float,
     offsets: FloatArray,
 ) -> Any:  # noqa: ANN401  float
-    """Products at one scale where columns may be off, as `red_noise.absorbed`; what ln p gains.
+    """Products at one scale where columns may be off by Gaussians; what ln p gains.
 
-    ``square`` is written, and ``across``, of which row 0 then is that of the residuals.
+    ``square`` is written, and ``across``, of which row 0 then is that of the residuals. The
+    inverse covariance changes by the formula of Sherman and Morrison, column by column.
     """
     own = few / variance
     _divided(square, squares, variance)

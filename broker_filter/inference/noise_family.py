@@ -20,7 +20,7 @@ a window joins bands, each band of a camera is a source, and they share the came
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -29,7 +29,7 @@ import numpy as np
 from broker_filter.inference.red_noise import Models, RedNoise
 from broker_filter.types import FloatArray, IntArray
 
-__all__ = ["NoiseFamily", "SourceLight"]
+__all__ = ["GROSS_EPOCH", "GROSS_NIGHT", "NoiseFamily", "SourceLight"]
 
 NIGHT_GAP: Final = 0.3
 """Days without an epoch that part two nights."""
@@ -122,12 +122,6 @@ class SourceLight:
         late = self.t >= start
         columns = self.t[late], self.residual[late], self.sigma[late]
         return SourceLight(*columns, self.baseline_error, self.median_error)
-
-    def without(self, epoch: int) -> SourceLight:
-        """The same where one epoch has next to no weight."""
-        sigma = self.sigma.copy()
-        sigma[epoch] = max(float(abs(self.residual[epoch])), float(sigma[epoch])) * 10
-        return replace(self, sigma=sigma)
 
     def noise(self, amplitude: FloatArray, tau: FloatArray) -> RedNoise:
         """Models of scale 1 and amplitudes in units of the median error."""

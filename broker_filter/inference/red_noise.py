@@ -16,7 +16,7 @@ import numpy as np
 from broker_filter.inference import red_noise_loops as loops
 from broker_filter.types import FloatArray
 
-__all__ = ["Models", "RedNoise", "absorbed", "by_place"]
+__all__ = ["Models", "RedNoise", "by_place"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +147,6 @@ class RedNoise:
         """Of the inverse covariances, shape (M, n)."""
         found: FloatArray = loops.diagonal(self._filter, (len(self.models), self._n))
         return found
-
-
-def absorbed(gram: FloatArray, j: int, variance: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Products once column j may be off by a Gaussian of this variance, and what ln p gains.
-
-    Sherman & Morrison's formula; ``gram`` has shape (..., c, c) and ``variance`` (...).
-    """
-    column = gram[..., :, j]
-    total = 1 + variance * column[..., j]
-    factor = (variance / total)[..., None, None]
-    return gram - factor * column[..., :, None] * column[..., None, :], -0.5 * np.log(total)
 
 
 def by_place(columns: FloatArray) -> FloatArray:

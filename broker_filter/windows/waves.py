@@ -27,7 +27,7 @@ def waves(packets: Sequence[Sequence[Photometry]]) -> list[list[Photometry]]:
         return [list(packets[0])]
     found: list[list[Photometry]] = []
     next_wave: dict[StarId, int] = {}
-    last: list[StarId] = []
+    last: list[StarId] | None = None
     at = 0
     for parts in packets:
         stars = parts[0].star if len(parts) == 1 else [star for part in parts for star in part.star]
@@ -35,7 +35,7 @@ def waves(packets: Sequence[Sequence[Photometry]]) -> list[list[Photometry]]:
         if stars is last or stars == last:
             at += 1
         else:
-            next_wave.update(dict.fromkeys(last, at + 1))
+            next_wave.update(dict.fromkeys(last or (), at + 1))
             last = stars
             at = max(map(next_wave.__getitem__, next_wave.keys() & set(stars)), default=0)
         if at == len(found):

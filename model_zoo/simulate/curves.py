@@ -18,7 +18,14 @@ from model_zoo.simulate.noise import Noise, NoiseModel, draw_noise, unknown_nois
 from model_zoo.simulate.pattern import Pattern, PatternConfig, draw_patterns
 from model_zoo.simulate.prior import PAPER_GATE, PAPER_PRIOR, Gate
 
-__all__ = ["Curves", "Kind", "Simulator", "baselines_of_bands", "matched_filter_snr"]
+__all__ = [
+    "Curves",
+    "Kind",
+    "Simulator",
+    "baselines_of_bands",
+    "matched_filter_snr",
+    "signal_of",
+]
 
 BAND_BASELINES = 0.5
 """Scatter of the errors of the baselines of one star's bands, nats."""

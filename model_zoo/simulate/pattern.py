@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from model_zoo.simulate.draw import Draw
 from model_zoo.simulate.visits import Visits, draw_visits
 
-__all__ = ["Pattern", "PatternConfig", "draw_patterns", "pack"]
+__all__ = ["GRID", "Pattern", "PatternConfig", "draw_patterns", "pack"]
 
 GRID = 1920
 

@@ -8,7 +8,7 @@ import pytest
 from broker_filter.inference.lens_loops import log_densities
 from broker_filter.inference.log_sum import log_sum
 from broker_filter.inference.normal_steps import log_mean
-from broker_filter.inference.red_noise import absorbed
+from tests.inference.gaussian import absorbed
 
 EPOCHS, LENSES, NOISES = 200, 20, 4
 

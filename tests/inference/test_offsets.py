@@ -9,8 +9,8 @@ import pytest
 from scipy.optimize import minimize
 
 from broker_filter.inference.offsets import Trials, best_sets
-from broker_filter.inference.red_noise import absorbed
 from broker_filter.types import FloatArray, IntArray
+from tests.inference.gaussian import absorbed
 
 N, COLUMNS = 30, 5
 

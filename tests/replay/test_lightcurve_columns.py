@@ -14,8 +14,6 @@ from broker_filter.errors import SchemaError
 from broker_filter.replay.lightcurves.file import LightCurve, read_lightcurve
 from broker_filter.replay.lightcurves.names import is_error, quantity_of, role_of, snake
 
-TAI_UTC_DAYS = 37 / 86400
-
 
 def table(folder: Path, header: str, rows: list[str], name: str = "made_up.csv") -> Path:
     path = folder / name

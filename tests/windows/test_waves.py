@@ -54,6 +54,12 @@ def test_a_message_without_parts_is_no_wave() -> None:
     assert waves([[], []]) == []
 
 
+def test_messages_without_an_epoch_do_not_stop_the_others() -> None:
+    packets = [[message([], 0)], [message([], 1)], [message(["a"], 2)], [message(["a"], 3)]]
+    found = [star for wave in waves(packets) for part in wave for star in part.star]
+    assert found == ["a", "a"]
+
+
 def test_concatenation_joins_what_belongs_together_and_keeps_order() -> None:
     pieces = [message(["a"], 1), message(["b"], 2, "x"), message(["c"], 3), message(["d"], 4, "x")]
     joined = concatenate(pieces)

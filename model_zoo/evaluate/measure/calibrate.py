@@ -62,22 +62,8 @@ class Recalibration:
         return np.asarray(np.interp(log10_k, self.raw, self.log10_k), dtype=np.float64)
 
     def to_card(self) -> dict[str, Any]:
-        """The section of a card from which `from_card` makes this map again."""
+        """The map as a section of a card."""
         return {"raw": list(self.raw), "log10_k": list(self.log10_k), "n_noise": self.n_noise}
-
-    @classmethod
-    def from_card(cls, section: dict[str, Any]) -> Recalibration:
-        """From the section of a card.
-
-        Raises
-        ------
-        ModelError
-            A key is missing or strange, or the knots are no rising line.
-        """
-        expected = {"raw", "log10_k", "n_noise"}
-        if set(section) != expected:
-            raise ModelError(f"recalibration: keys {sorted(section)} instead of {sorted(expected)}")
-        return cls(tuple(section["raw"]), tuple(section["log10_k"]), int(section["n_noise"]))
 
 
 def measure_recalibration(
