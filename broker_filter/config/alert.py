@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
-from broker_filter.config.fields import STRICT
+from broker_filter.config.fields import STRICT, File, Pair
 
 __all__ = ["AlertSettings", "NoiseSettings", "RateSettings", "SurveyNoise"]
 
 
-def _check_order(name: str, bounds: tuple[float, float]) -> None:
+Rate = Annotated[float, Field(ge=1e-9, le=1e9)]
+
+
+def _check_order(name: str, bounds: tuple[float, float], least: float, most: float) -> None:
     low, high = bounds
-    if not 0 < low < high < math.inf:
-        raise ValueError(f"{name} needs two numbers above 0, the smaller one first")
+    if not least <= low < high <= most:
+        raise ValueError(
+            f"{name} needs two numbers from {least:g} to {most:g}, the smaller one first"
+        )
+
+
+def _kind(noise: object) -> str:
+    return "white" if isinstance(noise, str) else "family"
 
 
 class SurveyNoise(BaseModel):
@@ -28,7 +35,7 @@ class SurveyNoise(BaseModel):
 
     model_config = STRICT
 
-    error_scale: tuple[float, float] = Field(
+    error_scale: Pair = Field(
         default=(0.7, 2.0), description="least and largest factor on the errors, after scaling"
     )
     red_noise: float = Field(
@@ -40,7 +47,7 @@ class SurveyNoise(BaseModel):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        _check_order("error_scale", self.error_scale)
+        _check_order("error_scale", self.error_scale, 0.01, 100)
         return self
 
 
@@ -65,7 +72,7 @@ class NoiseSettings(BaseModel):
         max_length=100,
         description="the same for stars of a survey, by the name that its messages give",
     )
-    red_noise_days: tuple[float, float] = Field(
+    red_noise_days: Pair = Field(
         default=(0.05, 40.0), description="bounds of the time over which noise is correlated"
     )
     wrong_epochs: int = Field(
@@ -81,7 +88,7 @@ class NoiseSettings(BaseModel):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        _check_order("red_noise_days", self.red_noise_days)
+        _check_order("red_noise_days", self.red_noise_days, 1e-4, 1e5)
         return self
 
 
@@ -90,18 +97,16 @@ class RateSettings(BaseModel):
 
     model_config = STRICT
 
-    microlensing: float = Field(default=1.0, gt=0, description="events of a single lens")
-    anomalous_lens: float = Field(
-        default=0.1, gt=0, description="events of a lens with a planet or a companion"
+    microlensing: Rate = Field(default=1.0, description="events of a single lens")
+    anomalous_lens: Rate = Field(
+        default=0.1, description="events of a lens with a planet or a companion"
     )
-    flare: float = Field(default=3.0, gt=0, description="flares")
-    outburst: float = Field(default=3.0, gt=0, description="outbursts, such as dwarf novae")
-    variable: float = Field(
-        default=30.0, gt=0, description="variable stars: periodic, smooth, trends, dips"
+    flare: Rate = Field(default=3.0, description="flares")
+    outburst: Rate = Field(default=3.0, description="outbursts, such as dwarf novae")
+    variable: Rate = Field(
+        default=30.0, description="variable stars: periodic, smooth, trends, dips"
     )
-    artefact: float = Field(
-        default=10.0, gt=0, description="wrong epochs and nights, and noise alone"
-    )
+    artefact: Rate = Field(default=10.0, description="wrong epochs and nights, and noise alone")
 
 
 class AlertSettings(BaseModel):
@@ -138,7 +143,10 @@ class AlertSettings(BaseModel):
         default=True,
         description="whether alerts carry certified K, which takes most of the time of an alert",
     )
-    noise: NoiseSettings | Literal["white"] = Field(
+    noise: Annotated[
+        Annotated[NoiseSettings, Tag("family")] | Annotated[Literal["white"], Tag("white")],
+        Discriminator(_kind),
+    ] = Field(
         default_factory=NoiseSettings,
         description="noise of constant stars that certified K allows for; white for none but that"
         " of the errors",
@@ -148,18 +156,19 @@ class AlertSettings(BaseModel):
         description="whether alerts say what else it could be, and have a verdict; needs certified",
     )
     rates: RateSettings = Field(default_factory=RateSettings, description=str(RateSettings.__doc__))
-    known_variables: Path | None = Field(
+    known_variables: File | None = Field(
         default=None,
         description="table of known variable stars, CSV or Parquet: label, and id or ra, dec (deg)",
     )
     false_alarms_per_night: float | None = Field(
         default=None,
-        gt=0,
+        ge=1e-9,
+        le=1e9,
         description="budget from which the certified threshold follows, in place of log10_k",
     )
     false_discovery_rate: float | None = Field(
         default=None,
-        gt=0,
+        ge=1e-9,
         lt=1,
         description="share of constant stars expected among the events that open, in place of"
         " log10_k",
@@ -167,6 +176,7 @@ class AlertSettings(BaseModel):
     stars: int | None = Field(
         default=None,
         ge=1,
+        le=10**12,
         description="number of stars in the stream, for the budget or the share",
     )
     bands: int = Field(

@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
-__all__ = ["SAFE_URL", "STRICT", "InputTopic", "Topic", "split"]
+__all__ = ["SAFE_URL", "STRICT", "File", "InputTopic", "Pair", "Topic", "split"]
 
-STRICT = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+STRICT = ConfigDict(
+    extra="forbid",
+    frozen=True,
+    hide_input_in_errors=True,
+    allow_inf_nan=False,
+    str_min_length=1,
+)
 SAFE_URL = re.compile(r"https://|http://(127\.0\.0\.1|localhost|\[::1\])[:/]")
 
 Topic = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 InputTopic = Annotated[str, Field(pattern=r"^([A-Za-z0-9._-]{1,249}|\^.{1,248})$")]
 
 
+def _named(value: object) -> object:
+    # An empty path would be the folder in which the process happens to run.
+    if isinstance(value, str) and (not value or "\0" in value):
+        raise ValueError("is no path: it is empty, or holds a NUL")
+    return value
+
+
+File = Annotated[Path, BeforeValidator(_named)]
+
+
 def split(value: object) -> object:
     """Part a text at its commas, as variables of the environment write lists."""
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+def _two(value: object) -> object:
+    value = split(value)
+    if isinstance(value, list | tuple) and len(value) != 2:
+        raise ValueError("needs two numbers")
+    return value
+
+
+Pair = Annotated[tuple[float, float], BeforeValidator(_two)]

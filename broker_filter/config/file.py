@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -151,7 +151,7 @@ def _leaves(model: type[BaseModel], keys: Keys = ()) -> Iterator[Keys]:
     """Keys of all settings that are no sections."""
     for name, field in model.model_fields.items():
         section = _section(field.annotation)
-        if section is None:
+        if section is None or get_origin(field.annotation) is dict:
             yield (*keys, name)
         else:
             yield from _leaves(section, (*keys, name))
@@ -200,8 +200,8 @@ def _read_secret(tree: dict[str, Any], keys: Keys) -> str:
         return f"kafka.security: give {keys[-1]} or {keys[-1]}_file, not both"
     try:
         secret = Path(name).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        return f"{key}_file: {name}: cannot be read: {getattr(error, 'strerror', 0) or 'not UTF-8'}"
+    except (OSError, ValueError) as error:
+        return f"{key}_file: {name}: cannot be read: {getattr(error, 'strerror', 0) or error}"
     if not secret:
         return f"{key}_file: {name}: empty"
     put(tree, keys, secret)
@@ -218,58 +218,76 @@ def problem_lines(
 
     ``places`` gives "file:line" of keys; that of ``()`` stands for all keys without one.
     """
-    items = error.errors(include_url=False)
-    return list(dict.fromkeys(_problem_line(model, dict(item), places, tree) for item in items))
+    found: dict[tuple[Keys, str], list[str]] = {}
+    for item in error.errors(include_url=False):
+        lacking = item["type"] == "missing"
+        keys = _written(tuple(map(str, item["loc"])), tree, lacking=lacking)
+        kind = item["type"] if lacking or item["type"] == "extra_forbidden" else ""
+        message = str(item["msg"]).removeprefix("Value error, ").removeprefix("Input ")
+        found.setdefault((keys, kind), []).append(hidden(message))
+    return [
+        # A value of several types has a message for each of them.
+        _problem_line(model, keys, kind, " or ".join(dict.fromkeys(messages)), places, tree)
+        for (keys, kind), messages in found.items()
+    ]
+
+
+def _written(keys: Keys, tree: object, *, lacking: bool) -> Keys:
+    """Those of pydantic's keys that are in the tree: between them it names types and tags."""
+    written: Keys = ()
+    for key in keys[:-1] if lacking else keys:
+        if isinstance(tree, dict) and key in (names := {str(name): name for name in tree}):
+            written, tree = (*written, key), tree[names[key]]
+    return (*written, *keys[-1:]) if lacking else written
 
 
 def _problem_line(
-    model: type[BaseModel], item: Mapping[str, Any], places: Mapping[Keys, str], tree: object
+    model: type[BaseModel],
+    keys: Keys,
+    kind: str,
+    message: str,
+    places: Mapping[Keys, str],
+    tree: object,
 ) -> str:
-    keys = tuple(map(str, item["loc"]))
-    known, field = _resolve(model, keys)
+    section, field = _resolve(model, keys)
     place = next((places[keys[:n]] for n in range(len(keys), -1, -1) if keys[:n] in places), "")
-    start = ": ".join(part for part in (place, ".".join(keys[:known])) if part)
-    if item["type"] == "extra_forbidden":
-        return f"{start}: unknown key; {_suggestion(model, keys[:known])}"
-    message = str(item["msg"]).removeprefix("Value error, ").removeprefix("Input ")
-    if item["type"] == "missing":
+    start = ": ".join(part for part in (place, ".".join(keys)) if part)
+    if kind == "extra_forbidden":
+        return f"{start}: unknown key; {_suggestion(section, keys)}"
+    if kind == "missing":
         return f"{start}: is needed ({field.description if field else ''})"
-    value = _dig(tree, keys[:known])
+    value = _dig(tree, keys)
     # A wrong value in the place of a section may hold a secret, and so may a password's.
     plain = isinstance(value, str | int | float) and field is not None
-    message = hidden(message)
     shown = f" = {_short(value)}" if plain and field and not _holds_secret(field.annotation) else ""
     hint = f" ({field.description})" if shown and field and field.description else ""
     return f"{start}{shown}: {message}{hint}"
 
 
-def _resolve(tree_model: type[BaseModel], keys: Keys) -> tuple[int, Any]:
-    """How many of the keys lie on the tree of settings, and the field of the last."""
-    model: type[BaseModel] | None = tree_model
-    field = None
-    for n, key in enumerate(keys):
-        if model is None:
-            return n, field
-        if key not in model.model_fields:
-            return n + 1, None
-        field = model.model_fields[key]
-        model = _section(field.annotation)
-    return len(keys), field
+def _resolve(model: type[BaseModel], keys: Keys) -> tuple[type[BaseModel] | None, Any]:
+    """The section in which the last key stands, and its field; None where there is none."""
+    inner: type[BaseModel] | None = model
+    section, field, entries = None, None, False
+    for key in keys:
+        if entries:  # the name of an entry; what it holds is inner already
+            section, field, entries = None, None, False
+            continue
+        section = inner
+        field = section.model_fields.get(key) if section else None
+        inner = _section(field.annotation) if field else None
+        entries = field is not None and get_origin(field.annotation) is dict
+    return section, field
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:  # noqa: ANN401
-    """The model that a field holds, also where it may be None; None for a plain value."""
-    for kind in (annotation, *get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind
-    return None
+    """The model that a field holds, itself or one of several; None for a plain value."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_section, get_args(annotation))), None)
 
 
-def _suggestion(tree_model: type[BaseModel], keys: Keys) -> str:
-    model = tree_model
-    for key in keys[:-1]:
-        model = _section(model.model_fields[key].annotation) or model
-    names = list(model.model_fields)
+def _suggestion(section: type[BaseModel] | None, keys: Keys) -> str:
+    names = list(section.model_fields) if section else []
     near = difflib.get_close_matches(keys[-1], names, n=1)
     if near:
         return f"did you mean {'.'.join((*keys[:-1], near[0]))}?"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from broker_filter.config.fields import SAFE_URL, STRICT, Topic, split
+from broker_filter.config.fields import SAFE_URL, STRICT, File, Topic, split
 
 __all__ = ["Input", "Packets"]
 
@@ -60,12 +59,12 @@ class Input(BaseModel):
         default="auto",
         description="schema of the messages; auto recognises them, and survey packets, one by one",
     )
-    schema_folder: Path | None = Field(
+    schema_folder: File | None = Field(
         default=None,
         description="folder of schemas filed [SURVEY/]MAJOR/MINOR/*.avsc, for packets that carry"
         " only the number 100 MAJOR + MINOR; the package lsst-alert-packet is used if installed",
     )
-    schema_ids: dict[int, Path] = Field(
+    schema_ids: dict[int, File] = Field(
         default_factory=dict,
         max_length=1000,
         description="schema number to the folder of its *.avsc, where its number is another",
@@ -76,11 +75,11 @@ class Input(BaseModel):
         max_length=1000,
         description="URL of a schema registry, for the numbers that no folder holds",
     )
-    schema_registry_login_file: Path | None = Field(
+    schema_registry_login_file: File | None = Field(
         default=None,
         description="file that holds user:password for the registry, such as a mounted secret",
     )
-    topic_schemas: dict[Topic, Path] = Field(
+    topic_schemas: dict[Topic, File] = Field(
         default_factory=dict,
         max_length=1000,
         description="topic whose messages are bare Avro records, to the folder of their *.avsc",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
-from broker_filter.config.fields import SAFE_URL, STRICT, InputTopic, Topic, split
+from broker_filter.config.fields import SAFE_URL, STRICT, File, InputTopic, Topic, split
 from broker_filter.types import ALERT_TOPIC, DEAD_LETTER_TOPIC
 
 __all__ = ["Kafka", "Security"]
@@ -28,7 +27,10 @@ _OWNED_PATTERN = re.compile(
 )
 _PASSWORD = ("username", "password")
 _OAUTH = ("token_url", "client_id", "client_secret")
+_OAUTH_EXTRAS = ("scope", "token_ca_location")
 _TLS = ("ca_location", "certificate_location", "key_location")
+# What Python and POSIX read otherwise, or only one of them.
+_ONE_OF_TWO = re.compile(r"\\[0-9A-Za-z]|\(\?|[*+?}][?+]|\[[:.=]|\{(?!\d*,?\d*\})")
 _HOST_PORT = re.compile(r"(\w+://)?([\w.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
 
 
@@ -47,7 +49,7 @@ class Security(BaseModel):
     password: SecretStr | None = Field(
         default=None, description="SASL password; only from the environment or from password_file"
     )
-    password_file: Path | None = Field(
+    password_file: File | None = Field(
         default=None, description="file that holds the SASL password, such as a mounted secret"
     )
     token_url: str | None = Field(
@@ -58,27 +60,27 @@ class Security(BaseModel):
         default=None,
         description="secret of the client; only from the environment or from client_secret_file",
     )
-    client_secret_file: Path | None = Field(
+    client_secret_file: File | None = Field(
         default=None, description="file that holds the secret of the client"
     )
     scope: str | None = Field(
         default=None, description="scope to request from the OAuth server, if any"
     )
-    token_ca_location: Path | None = Field(
+    token_ca_location: File | None = Field(
         default=None,
         description="CA certificates (PEM) of the OAuth server; by default the system's",
     )
-    ca_location: Path | None = Field(
+    ca_location: File | None = Field(
         default=None, description="CA certificates (PEM) of the brokers; by default the system's"
     )
-    certificate_location: Path | None = Field(default=None, description="client certificate (PEM)")
-    key_location: Path | None = Field(default=None, description="client private key (PEM)")
+    certificate_location: File | None = Field(default=None, description="client certificate (PEM)")
+    key_location: File | None = Field(default=None, description="client private key (PEM)")
     key_password: SecretStr | None = Field(
         default=None,
         description="password of the private key; only from the environment or from"
         " key_password_file",
     )
-    key_password_file: Path | None = Field(
+    key_password_file: File | None = Field(
         default=None, description="file that holds the password of the private key"
     )
 
@@ -104,12 +106,19 @@ class Security(BaseModel):
     @model_validator(mode="after")
     def _nothing_in_vain(self) -> Self:
         # Else somebody who forgot the protocol would send in clear what was meant to be secret.
-        if self.mechanism and not self.protocol.startswith("sasl"):
-            raise ValueError(f"protocol {self.protocol} does not use mechanism: take sasl_ssl")
-        given = [name for name in _TLS if getattr(self, name)]
+        login, oauth = ("mechanism", *_PASSWORD), (*_OAUTH, *_OAUTH_EXTRAS)
+        if not self.protocol.startswith("sasl"):
+            if vain := self._given(*login, *oauth):
+                raise ValueError(f"protocol {self.protocol} does not use {vain}: take sasl_ssl")
+        elif vain := self._given(*(_PASSWORD if self.mechanism == "OAUTHBEARER" else oauth)):
+            raise ValueError(f"mechanism {self.mechanism} does not use {vain}")
+        given = self._given(*_TLS)
         if given and self.protocol not in ("ssl", "sasl_ssl"):
-            raise ValueError(f"protocol {self.protocol} does not use {', '.join(given)}: take ssl")
+            raise ValueError(f"protocol {self.protocol} does not use {given}: take ssl")
         return self
+
+    def _given(self, *names: str) -> str:
+        return ", ".join(name for name in names if getattr(self, name))
 
 
 class Kafka(BaseModel):
@@ -140,7 +149,7 @@ class Kafka(BaseModel):
         description="registry in which confluent files the alert's schema, at subject"
         " <alert_topic>-value; https",
     )
-    alert_schema_registry_login_file: Path | None = Field(
+    alert_schema_registry_login_file: File | None = Field(
         default=None, description="file that holds user:password for that registry"
     )
     dead_letter_topic: Topic = Field(
@@ -212,10 +221,8 @@ class Kafka(BaseModel):
     @classmethod
     def _expressions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for topic in value:
-            try:
-                re.compile(topic)
-            except re.error as error:
-                raise ValueError(f"{topic!r} is not a regular expression: {error}") from None
+            if topic.startswith("^"):
+                _check_expression(topic)
         return value
 
     @field_validator("options", mode="before")
@@ -265,6 +272,17 @@ class Kafka(BaseModel):
             )
         if self.alert_framing != "confluent" and given:
             raise ValueError(f"alert_framing {self.alert_framing} does not use {', '.join(given)}")
+        if self.alert_schema_registry_login_file and not self.alert_schema_registry:
+            raise ValueError("alert_schema_registry_login_file needs alert_schema_registry")
+        return self
+
+    @model_validator(mode="after")
+    def _alive_between_polls(self) -> Self:
+        if self.max_poll_interval_ms < self.session_timeout_ms:
+            raise ValueError(
+                f"max_poll_interval_ms {self.max_poll_interval_ms} must not be less than"
+                f" session_timeout_ms {self.session_timeout_ms}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -288,3 +306,17 @@ class Kafka(BaseModel):
     def patterns(self) -> tuple[str, ...]:
         """The input topics that are regular expressions."""
         return tuple(topic for topic in self.input_topics if topic.startswith("^"))
+
+
+def _check_expression(pattern: str) -> None:
+    """Refuse what is no regular expression, or not the same one to Python and Kafka's client."""
+    if found := _ONE_OF_TWO.search(pattern):
+        raise ValueError(
+            f"{pattern!r}: {found[0]!r} is not the same to Python and to Kafka's client, whose"
+            r" expressions are those of POSIX: write [0-9] for \d and [A-Za-z0-9_] for \w,"
+            " and groups and repetitions without a further ?"
+        )
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from broker_filter.config.fields import STRICT
+from broker_filter.config.fields import STRICT, File
 
 __all__ = ["Batch", "Model"]
 
@@ -22,7 +21,7 @@ class Model(BaseModel):
         pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$",
         description="entry of the model zoo",
     )
-    path: Path | None = Field(
+    path: File | None = Field(
         default=None, description="folder of an entry, instead of the zoo's by id"
     )
     surveys: dict[str, str] = Field(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from broker_filter.config.alert import AlertSettings
 from broker_filter.config.fields import STRICT
@@ -56,6 +56,15 @@ class Settings(BaseModel):
     )
     log: Log = Field(default_factory=Log, description=str(Log.__doc__))
 
+    @model_validator(mode="after")
+    def _windows_can_be_due(self) -> Self:
+        if self.schedule.min_points > self.window.max_points:
+            raise ValueError(
+                f"schedule.min_points {self.schedule.min_points} must not be more than"
+                f" window.max_points {self.window.max_points}"
+            )
+        return self
+
 
 def load_settings(path: Path | None, environ: Mapping[str, str] | None = None) -> Settings:
     """Read the settings from a YAML file, overridden by the environment.
@@ -79,8 +88,12 @@ def load_settings(path: Path | None, environ: Mapping[str, str] | None = None) -
     """
     tree, places = read_yaml(path) if path else ({}, {})
     problems = written_secrets(tree, places)
+    if path:
+        places[()] = str(path)
     for name, keys, value in variables(os.environ if environ is None else environ):
         places[keys] = name
+        for n in range(1, len(keys)):
+            places.setdefault(keys[:n], name)
         if not put(tree, keys, value):
             problems.append(f"{name}: {'.'.join(keys[:-1])} is not a section")
     problems += read_secrets(tree)

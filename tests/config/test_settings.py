@@ -91,11 +91,13 @@ def test_environment_overrides_file(tmp_path):
         "BROKER_FILTER_KAFKA__OPTIONS__SOCKET_TIMEOUT_MS": "5000",
         "BROKER_FILTER_ALERT__SEED": "",
         "BROKER_FILTER_TEST_DATA": "/somewhere",
+        "BROKER_FILTER_ALERT__NOISE__RED_NOISE_DAYS": "0.1, 30",
         "UNRELATED__ALERT__SEED": "7",
     }
     settings = load(tmp_path, text, environ)
     assert (settings.alert.log10_k, settings.alert.seed) == (3.5, 5)
     assert settings.kafka.input_topics == ("one", "two")
+    assert settings.alert.noise.red_noise_days == (0.1, 30)
     assert settings.metrics.enabled is False
     assert client_config(settings.kafka)["socket.timeout.ms"] == "5000"
 
@@ -168,7 +170,7 @@ def test_process_environment_is_the_default(monkeypatch, tmp_path):
         (
             MINIMAL + "  security: {mechanism: PLAIN, username: a}\n",
             {PASSWORD: SECRET},
-            ["protocol plaintext does not use mechanism: take sasl_ssl"],
+            ["protocol plaintext does not use mechanism, username, password: take"],
         ),
         (
             MINIMAL + "  security: {ca_location: ca.pem}\n",
@@ -182,6 +184,70 @@ def test_process_environment_is_the_default(monkeypatch, tmp_path):
         ),
         (MINIMAL + "  options: {https.ca.location: x}\n", {}, ["https.ca.location cannot"]),
         (MINIMAL + "log: {level: info}\nlog: {}\n", {}, [":5: log is given twice"]),
+        (MINIMAL + "  security: {username: a}\n", {}, ["plaintext does not use username"]),
+        (MINIMAL, SASL | {PASSWORD: "x", f"{SECURITY}SCOPE": "s"}, ["does not use scope"]),
+        (
+            MINIMAL + '  security: {password_file: "a\\0b"}\n',
+            {},
+            ["password_file: a\0b: cannot be read", "holds a NUL"],
+        ),
+        (
+            MINIMAL + "  alert_schema_registry_login_file: f\n",
+            {},
+            ["alert_schema_registry_login_file needs alert_schema_registry"],
+        ),
+        (
+            MINIMAL + "  max_poll_interval_ms: 44999\n",
+            {},
+            ["max_poll_interval_ms 44999 must not be less than session_timeout_ms 45000"],
+        ),
+        (
+            MINIMAL + "  options: {a: null}\n",
+            {},
+            [":4: kafka.options.a: should be a valid string or"],
+        ),
+        (
+            MINIMAL + "schedule: {min_points: 65}\nwindow: {max_points: 64}\n",
+            {},
+            ["config.yaml: schedule.min_points 65 must not be more than window.max_points 64"],
+        ),
+        (
+            MINIMAL + "alert: {false_alarms_per_night: .inf, stars: 9}\n",
+            {},
+            [":4: alert.false_alarms_per_night = inf: should be a finite number"],
+        ),
+        (
+            MINIMAL + f"alert: {{false_alarms_per_night: 1, stars: 1{'0' * 400}}}\n",
+            {},
+            ["alert.stars", "less than or equal to 1000000000000"],
+        ),
+        (MINIMAL + "alert: {rates: {flare: 1.0e+10}}\n", {}, ["flare", "equal to 1000000000"]),
+        (
+            MINIMAL + "alert:\n  noise:\n    usual: {error_scal: [1, 2]}\n",
+            {},
+            [":6: alert.noise.usual.error_scal: unknown key; did you mean alert.noise.usual.er"],
+        ),
+        (
+            MINIMAL + "alert:\n  noise:\n    surveys:\n      ztf: {red_noise: 11}\n",
+            {},
+            [":7: alert.noise.surveys.ztf.red_noise = 11: should be less than or equal to 10"],
+        ),
+        (
+            MINIMAL + "alert: {noise: {red_noise_days: [1]}}\n",
+            {},
+            ["noise.red_noise_days: needs two"],
+        ),
+        (MINIMAL + "alert: {noise: red}\n", {}, [":4: alert.noise: should be 'white'"]),
+        (
+            MINIMAL + "input: {packets: {roman_zero_points: {F146: 99}}}\n",
+            {},
+            [":4: input.packets.roman_zero_points.F146: should be less than or equal to 50"],
+        ),
+        (MINIMAL + "snapshot: {url: ''}\n", {}, ["snapshot.url = ''", "at least 1 character"]),
+        (MINIMAL + "model: {path: ''}\n", {}, ["model.path = ''", "is no path"]),
+        (MINIMAL, {"BROKER_FILTER_KAFAK__X": "1"}, ["BROKER_FILTER_KAFAK__X: kafak: unknown"]),
+        (MINIMAL, {"BROKER_FILTER_ALERT__SEED__X": "1"}, ["ALERT__SEED__X: alert.seed: should be"]),
+        ("", {}, ["config.yaml: kafka: is needed"]),
         ("kafka: [", {}, [":1: not YAML"]),
         ("- a\n", {}, ["not one list"]),
         ("[" * 100_000, {}, [":1: not YAML: nested more than 32 levels deep"]),
@@ -200,6 +266,34 @@ def test_each_problem_is_one_clear_line(tmp_path, text, environ, parts):
     message = problem(tmp_path, text, environ)
     for part in parts:
         assert part in message
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"^ztf_\d{8}$",
+        r"^ztf_\w+",
+        r"^ztf_[^\d]",
+        "^ztf_(?:a|b)$",
+        "^ztf_.*?$",
+        "^ztf_{x",
+        "^[[:digit:]]",
+    ],
+)
+def test_a_pattern_that_kafka_would_read_otherwise_is_refused(tmp_path, pattern):
+    message = problem(tmp_path, MINIMAL.replace("photometry", f"'{pattern}'"))
+    assert "is not the same to Python and to Kafka's client" in message
+
+
+@pytest.mark.parametrize("pattern", ["^ztf_[0-9]{8}$", r"^a\.(b|c)-.*", "^a{2,}b{,3}[^x]+$"])
+def test_a_pattern_of_posix_is_taken(tmp_path, pattern):
+    text = MINIMAL.replace("photometry", f"'{pattern}'")
+    assert load(tmp_path, text).kafka.patterns == (pattern,)
+
+
+def test_a_repetition_without_bounds_is_no_expression(tmp_path):
+    text = MINIMAL.replace("photometry", "'^a{99999999999999}'")
+    assert "is not a regular expression: the repetition number" in problem(tmp_path, text)
 
 
 def test_all_problems_come_at_once(tmp_path):
