@@ -151,6 +151,32 @@ def test_check_config_refuses_a_model_that_is_not_there(
     assert "all is well" not in errors
 
 
+@pytest.mark.parametrize(
+    ("section", "keys", "named"),
+    [
+        ("alert", {"known_variables": "no/table.csv"}, "no/table.csv cannot be read"),
+        ("input", {"schema_folder": "no/schemas"}, "no folder of schemas no/schemas"),
+        ("input", {"topic_schemas": {"t": "no/schemas"}}, "no/schemas"),
+        ("input", {"schema_registry": "https://r", "schema_registry_login_file": "no/f"}, "no/f"),
+        ("kafka", {"options": {"no.such": 1}}, 'No such configuration property: "no.such"'),
+        ("kafka", {"security": {"protocol": "ssl", "ca_location": "no/ca.pem"}}, "ca.location"),
+    ],
+)
+def test_check_config_refuses_what_a_start_would(
+    section: str,
+    keys: dict[str, object],
+    named: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kafka = {"bootstrap_servers": "127.0.0.1:1", "input_topics": ["epochs"]}
+    sections = {section: keys if section != "kafka" else kafka | keys}
+    assert main(["check-config", config(tmp_path, **sections)]) == 2
+    errors = capsys.readouterr().err
+    assert named in errors
+    assert "all is well" not in errors
+
+
 def test_check_config_refuses_a_negative_threshold_unless_it_is_meant(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,8 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``broker-filter check-config``."""
     parser.description = (
         "Print the settings as the service will use them, with asterisks for secrets, and check"
-        " that the model is there and the threshold makes sense. What is wrong goes to stderr, and"
-        " so does the line that all is well."
+        " that the model and all files that they name are there, that the Kafka client takes its"
+        " part, and that the threshold makes sense. No broker is asked. What is wrong goes to"
+        " stderr, and so does the line that all is well."
     )
     parser.epilog = "example: broker-filter check-config config.yaml"
     parser.add_argument("config", type=Path, nargs="?", metavar="FILE", help="settings (YAML)")
@@ -44,9 +45,10 @@ def run(args: argparse.Namespace) -> int:
     Raises
     ------
     ConfigError
-        As `load_settings`; or the threshold is below 0.
-    ModelError
-        The model is not there, or damaged.
+        As `load_settings`; or a file that they name cannot be used, the Kafka client refuses a
+        property, or the threshold is below 0.
+    ModelError, SchemaError
+        The model, or a schema of the input, is not there, or damaged.
     """
     import yaml
 
@@ -60,9 +62,25 @@ def run(args: argparse.Namespace) -> int:
         json.dumps(resolved, indent=1) if args.json else yaml.safe_dump(resolved, sort_keys=False)
     )
     print(text.rstrip(), flush=True)
+    _check_files(settings)
     decision = _check_decision(settings, allow_negative=args.allow_negative_threshold)
     print(f"{args.config or 'environment'}: all is well: {decision}", file=sys.stderr)
     return 0
+
+
+def _check_files(settings: Settings) -> None:
+    """Open what a start opens, short of models and brokers, or raise what is wrong."""
+    from broker_filter.alerts.known_variables import read_known_variables
+    from broker_filter.decode.registry import basic_login
+    from broker_filter.kafka.client import check_clients
+    from broker_filter.service.decoding import make_decoder
+
+    make_decoder(settings.input)
+    if settings.alert.known_variables is not None:
+        read_known_variables(settings.alert.known_variables)
+    if (login := settings.kafka.alert_schema_registry_login_file) is not None:
+        basic_login(login, "alert_schema_registry_login_file")
+    check_clients(settings.kafka)
 
 
 def _check_decision(settings: Settings, *, allow_negative: bool) -> str:

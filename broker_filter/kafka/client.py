@@ -17,6 +17,7 @@ from broker_filter.kafka.errors import ClientErrors, Throttle
 from broker_filter.types import Headers, Message
 
 __all__ = [
+    "check_clients",
     "client_config",
     "client_logger",
     "connect",
@@ -177,6 +178,24 @@ def open_client(factory: Callable[[dict[str, Any]], Any], config: dict[str, Any]
             f"librdkafka refuses the settings: {error.args[0].str()}: check kafka.options"
             " and kafka.security"
         ) from None
+
+
+def check_clients(kafka: Kafka) -> None:
+    """Make the clients of the settings and end them again; no broker is asked for anything.
+
+    Raises
+    ------
+    ConfigError
+        Where librdkafka refuses a property, such as a file of certificates that is not there.
+    """
+    for factory, config in (
+        (ck.Consumer, consumer_config(kafka)),
+        (ck.Producer, producer_config(kafka)),
+    ):
+        # Without the servers nothing is connected to.
+        client = open_client(factory, {**config, "bootstrap.servers": "", "log_level": 0})
+        if isinstance(client, ck.Consumer):
+            client.close()
 
 
 def connect(client: Any, kafka: Kafka, errors: ClientErrors) -> set[str]:  # noqa: ANN401

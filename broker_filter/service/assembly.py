@@ -14,17 +14,7 @@ from broker_filter.alerts.known_variables import KnownVariables, read_known_vari
 from broker_filter.alerts.threshold import make_rule
 from broker_filter.alerts.verdict import Rates
 from broker_filter.backoff import Backoff
-from broker_filter.config import AlertSettings, Input, NoiseSettings, Settings, SurveyNoise
-from broker_filter.decode.avro.schema import load_folder
-from broker_filter.decode.decoder import Decoder
-from broker_filter.decode.framing import Unframer
-from broker_filter.decode.registry import (
-    Registry,
-    SchemaLookup,
-    chained,
-    filed_schemas,
-    package_folder,
-)
+from broker_filter.config import AlertSettings, NoiseSettings, Settings, SurveyNoise
 from broker_filter.errors import TransientError
 from broker_filter.inference.magnification import magnification
 from broker_filter.inference.noise_bounds import NoiseBounds
@@ -49,6 +39,7 @@ from broker_filter.pipeline.judge import JudgeOptions
 from broker_filter.pipeline.options import AssessmentOptions
 from broker_filter.schemas import software_version
 from broker_filter.service.alert_schema import make_framing
+from broker_filter.service.decoding import make_decoder
 from broker_filter.service.entries import open_entry, survey_entries
 from broker_filter.service.garbage import collect_rarely
 from broker_filter.service.loop import REVOKE_SHARE, Service
@@ -61,41 +52,12 @@ from broker_filter.types import Partition, StateKey
 from broker_filter.windows.schedule import Schedule
 from broker_filter.windows.store import WindowStore
 
-__all__ = ["make_assessment", "make_decoder", "make_intake", "make_service", "open_entry", "run"]
+__all__ = ["make_assessment", "make_intake", "make_service", "open_entry", "run"]
 
 _log = logging.getLogger(__name__)
 
 HANG_S = 60.0
 """Added to all that may hold up one pass of the main loop for good reason."""
-
-
-def make_decoder(settings: Input, waiting: Callable[[], object] = lambda: None) -> Decoder:
-    """Decoder of the input topics, with all schemas that the settings name.
-
-    ``waiting`` is called again and again while a schema registry is waited for.
-
-    Raises
-    ------
-    ConfigError, SchemaError
-        A folder of schemas is missing or not valid, or the registry's login cannot be read.
-    """
-    sources: list[SchemaLookup] = [filed_schemas(settings.schema_folder, settings.schema_ids).get]
-    if packaged := package_folder():
-        sources.append(filed_schemas(packaged).get)
-    if settings.schema_registry:
-        login = settings.schema_registry_login_file
-        sources.append(Registry(settings.schema_registry, login_file=login, waiting=waiting))
-    schemaless = {topic: load_folder(path) for topic, path in settings.topic_schemas.items()}
-    unframer = Unframer(
-        chained(*sources), schemaless=schemaless, max_bytes=settings.max_message_bytes
-    )
-    return Decoder(
-        settings.format,
-        max_bytes=settings.max_message_bytes,
-        unframer=unframer,
-        options=settings.packets,
-        look_back_days=math.inf if settings.look_back_days is None else settings.look_back_days,
-    )
 
 
 def make_intake(

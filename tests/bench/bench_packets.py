@@ -21,7 +21,7 @@ from broker_filter.decode.framing import Framed, Unframer
 from broker_filter.decode.surveys.registry import adapter_for
 from broker_filter.decode.surveys.survey import Survey
 from broker_filter.photometry.usable import Limits, accept
-from broker_filter.service.assembly import make_decoder
+from broker_filter.service.decoding import make_decoder
 from broker_filter.types import Message, Photometry
 from broker_filter.windows.store import WindowStore
 from tests.bench.figures import Figure, show

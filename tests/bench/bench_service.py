@@ -44,7 +44,7 @@ import numpy as np
 from broker_filter.config import Input
 from broker_filter.decode.avro.primitives import write_long
 from broker_filter.decode.native import encode_photometry
-from broker_filter.service.assembly import make_decoder
+from broker_filter.service.decoding import make_decoder
 from broker_filter.types import Message, Photometry, StarId
 from tests.bench.__main__ import machine, now
 from tests.bench.bench_packets import DATA, packets

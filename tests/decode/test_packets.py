@@ -18,7 +18,7 @@ from broker_filter.decode.decoder import Decoder
 from broker_filter.decode.selection import Packet
 from broker_filter.errors import PoisonMessage
 from broker_filter.photometry.usable import Limits, accept
-from broker_filter.service.assembly import make_decoder
+from broker_filter.service.decoding import make_decoder
 from broker_filter.state.columns import arrays_of
 from broker_filter.types import Message, Photometry
 from broker_filter.windows.store import WindowStore

@@ -21,7 +21,7 @@ from broker_filter.errors import ConfigError, TransientError
 from broker_filter.kafka.sink import MemorySink
 from broker_filter.replay.lightcurves.stream import LightCurves, load
 from broker_filter.replay.publish import OFFSET_HEADER, Archive, Pace, publish, replay
-from broker_filter.service.assembly import make_decoder
+from broker_filter.service.decoding import make_decoder
 from broker_filter.types import Message, Photometry
 from tests import build
 
