@@ -269,7 +269,10 @@ class Assessment:
         """As `_take`; what fails for one window loses that evaluation and leaves its event."""
         before = window.memory.events.get(window.key)
         try:
-            alert = self._take(window, others, times)
+            certified = self._certified(window)
+            if certified is None:
+                return None
+            alert = self._take(window, certified, others, times)
         except Exception as error:  # noqa: BLE001  whatever one star causes
             if before is None:
                 window.memory.events.pop(window.key, None)
@@ -280,15 +283,21 @@ class Assessment:
         self._lost.end_row()
         return alert
 
-    def _take(self, window: Candidate, others: OtherBands, times: ProcessingTimes) -> Alert | None:
-        """Move the event of one window on; the alert that this gives, if any."""
+    def _certified(self, window: Candidate) -> Certified | None:
+        """What counts of a window's certified K; None where it failed and had to decide.
+
+        Where the network decides, an alert can do without.
+        """
         try:
-            certified = self._certifier.certified(window)
-        except Exception as error:  # noqa: BLE001  the alert can do without
+            return self._certifier.certified(window)
+        except Exception as error:  # noqa: BLE001  whatever one star causes
             self._lost.note(window, error, "certified")
-            if self._rule.certified_decides:
-                return None
-            certified = Certified()
+            return None if self._rule.certified_decides else Certified()
+
+    def _take(
+        self, window: Candidate, certified: Certified, others: OtherBands, times: ProcessingTimes
+    ) -> Alert | None:
+        """Move the event of one window on; the alert that this gives, if any."""
         if self._rule.certified_decides and certified.is_owed:
             return None  # the event stays as it is until there is a K
         memory, key = window.memory, window.key

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 
 from broker_filter.alerts.alert import Alert
 from model_zoo.evaluate.labels import LabelledStar
+from model_zoo.json_lines import append_line, read_lines
 
 __all__ = ["AlertRecord", "StarRecord", "WindowRecord", "append_record", "read_records"]
 
@@ -111,31 +110,13 @@ class StarRecord:
 
 
 def append_record(path: Path, record: StarRecord) -> None:
-    """Add a star to a file, whose last line a run that was killed may have left unfinished."""
-    line = json.dumps(asdict(record)).encode() + b"\n"
-    with path.open("ab+") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            line = line if file.read() == b"\n" else b"\n" + line
-        file.write(line)
+    """Add a star to a file, as `append_line` does."""
+    append_line(path, asdict(record))
 
 
 def read_records(path: Path) -> list[StarRecord]:
-    """The stars of a file; none where there is no file.
-
-    Lines that were not written to their end are left out.
-    """
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [_record(said) for line in lines if (said := _parsed(line)) is not None]
-
-
-def _parsed(line: str) -> Any:  # noqa: ANN401
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError:
-        return None
+    """The stars of a file, as `read_lines` gives them."""
+    return [_record(said) for said in read_lines(path)]
 
 
 def _record(said: Mapping[str, Any]) -> StarRecord:

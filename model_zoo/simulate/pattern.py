@@ -38,8 +38,8 @@ class PatternConfig:
         curve, uniform in 0.001-0.02.
     stream_sigma : (float, float)
     minutes : float, optional
-        Time from one exposure to the next; 15 (`GRID` epochs in 20 d) if left out. Roman's bulge
-        survey has 12.1.
+        Time from one exposure to the next. If left out a window has `GRID` exposures, whatever its
+        length: 15 minutes apart in 20 d, as in the paper. Roman's bulge survey has 12.1.
     season_share : float
         Share of streams' patterns with the edge of a season in the window, beyond which there is
         an image every 3-5 d.

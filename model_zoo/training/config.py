@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from broker_filter.config.file import load_file
 from broker_filter.errors import ConfigError
@@ -46,7 +46,11 @@ class SimulatorConfig(_Strict):
     stream_sigma: tuple[float, float] = Field(
         (0.0005, 0.1), description="range of the relative error in those patterns"
     )
-    minutes: float | None = Field(None, gt=0, description="between exposures; 15 if left out")
+    minutes: float | None = Field(
+        None,
+        gt=0,
+        description="between exposures; 15 in 20 days if left out",
+    )
     season_share: float = Field(0.0, ge=0, le=1, description="of those with a season's edge")
     ground_share: float = Field(0.0, ge=0, le=1, description="of those as the ground sees stars")
     visits: str | None = Field(None, description="visits of a survey of many fields, in bands")
@@ -79,6 +83,14 @@ class TrainingConfig(_Strict):
     def shares(self) -> tuple[float, float]:
         """Of events and of look-alikes in a batch."""
         return self.event_share, self.lookalike_share
+
+    @model_validator(mode="after")
+    def _room_for_noise(self) -> Self:
+        if round(self.batch * self.event_share) + round(self.batch * self.lookalike_share) < (
+            self.batch
+        ):
+            return self
+        raise ValueError("event_share and lookalike_share leave no constant star in a batch")
 
 
 class PolishConfig(_Strict):
@@ -124,6 +136,16 @@ class TrainConfig(_Strict):
     simulator: SimulatorConfig = SimulatorConfig()
     training: TrainingConfig = TrainingConfig()
     polish: PolishConfig = PolishConfig()
+
+    @model_validator(mode="after")
+    def _lookalikes_for_a_second_head(self) -> Self:
+        """Without any the loss of that head would be no number, and nothing would be learned."""
+        drawn, share = self.simulator.lookalikes, self.training.lookalike_share
+        if share and drawn is None:
+            raise ValueError("training.lookalike_share needs simulator.lookalikes")
+        if self.evidence.get("lookalikes") and not share:
+            raise ValueError("evidence.lookalikes needs training.lookalike_share above 0")
+        return self
 
     def make_simulator(self, *, stream_share: float | None = None) -> Simulator:
         """The simulator of the training curves, or of a test set with other patterns."""

@@ -1,8 +1,10 @@
 """How the losses of a training fell: one line of JSON for every so many steps.
 
-A line has ``step``, ``curves`` and ``seconds`` so far, and either ``nll`` and ``evidence``, the
-mean losses of the steps since the line before, or ``validation_nll`` and ``validation_evidence``.
-Both nll are relative to the prior, in nats: 0 for a flow that only repeats it.
+A line has ``step``, ``curves`` and ``seconds`` so far, and three losses: ``nll`` of the flow,
+``evidence`` and ``lookalikes`` of the two heads (0 without a second one). These are means over the
+steps since the line before; with the prefix ``validation_`` they are of the validation set, and
+with ``unpolished_`` and ``polished_`` of the same before and after the last stage. All nll are
+relative to the prior, in nats: 0 for a flow that only repeats it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from model_zoo.json_lines import append_line, read_lines
 
 __all__ = ["History", "summary_of"]
 
@@ -39,18 +43,11 @@ class History:
 
     def add(self, row: Mapping[str, float]) -> None:
         """Write one line."""
-        with self.path.open("a") as file:
-            file.write(json.dumps(dict(row)) + "\n")
+        append_line(self.path, dict(row))
 
     def rows(self) -> list[dict[str, float]]:
         """All lines; one that an interrupt cut off is left out."""
-        rows = []
-        for line in self.path.read_text().splitlines() if self.path.exists() else []:
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                continue
-        return rows
+        return read_lines(self.path)
 
 
 def summary_of(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:

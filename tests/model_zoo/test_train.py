@@ -318,7 +318,7 @@ def test_a_second_head_learns_to_tell_lenses_from_variable_stars(tmp_path: Path)
     assert trainer.final is not None
     assert trainer.final.lookalikes <= before.lookalikes
     trainer.save()
-    resumed = make_trainer(tmp_path, **VARIABLE)
+    resumed = make_trainer(tmp_path, **VARIABLE, training=training)
     resumed.resume()
     assert same(weights(resumed), weights(trainer))
     assert resumed.best is not None
@@ -556,6 +556,9 @@ def write(path: Path, content: object) -> Path:
         ({"simulator": {"gaet": "paper-1"}}, r"simulator\.gaet"),
         ({"simulator": {"gate": "paper-9"}}, r"simulator: 'paper-9' is not one of \['paper-1'"),
         ({"simulator": {"baseline_error": [0.01, 0.001]}}, "0 < low <= high"),
+        ({"training": {"lookalike_share": 0.2}}, "lookalike_share needs simulator.lookalikes"),
+        ({"evidence": {"lookalikes": True}}, "evidence.lookalikes needs training.lookalike_share"),
+        ({"training": {"event_share": 0.8, "lookalike_share": 0.3}}, "no constant star in a batch"),
         ({"polish": {"curves": 7}}, r"polish\.curves = 7: .*0, or at least 100"),
         ({"model_id": "Tiny"}, "model_id"),
         ({"minutes": "long"}, "minutes"),

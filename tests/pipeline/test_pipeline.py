@@ -716,6 +716,10 @@ def test_where_every_evaluation_fails_the_process_ends(monkeypatch: pytest.Monke
     pipeline = make_pipeline(FaultyScorer("posterior"))
     with pytest.raises(RuntimeError, match="no samples"):
         pipeline.step(STREAM, 0.0, flush=True)
+    options = AssessmentOptions(Rule(THRESHOLD, trigger=1.0), prior_odds=1e-6, samples=20)
+    pipeline = make_pipeline(FaultyScorer("certified"), options=options)
+    with pytest.raises(RuntimeError, match="invalid multinomial"):
+        pipeline.step(STREAM, 0.0, flush=True)
 
 
 def test_a_message_on_which_the_decoder_fails_becomes_a_dead_letter(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 
+from model_zoo.json_lines import append_line, read_lines
 from model_zoo.progress import Progress
 
 __all__ = ["Kept"]
@@ -30,8 +30,7 @@ class Kept:
 
     def __init__(self, path: Path | None = None, of: str = "") -> None:
         self._path, self._of = path, of
-        lines = path.read_text().splitlines() if path is not None and path.exists() else []
-        rows = [json.loads(line) for line in lines if line.endswith("}")]
+        rows = [] if path is None else read_lines(path)
         self._known = {row["star"]: row["result"] for row in rows if row["of"] == of}
 
     def __call__(self, star: str, measure: Callable[[], Result]) -> Result:
@@ -41,9 +40,7 @@ class Kept:
         result = measure()
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a") as file:
-                row = {"star": star, "of": self._of, "result": result}
-                file.write(json.dumps(row) + "\n")
+            append_line(self._path, {"star": star, "of": self._of, "result": result})
         return result
 
     def each(
