@@ -344,6 +344,16 @@ class StarEpochs:
     def __len__(self) -> int:
         return len(self.mjd_tai)
 
+    def take(self, rows: IntArray) -> StarEpochs:
+        """Some epochs, of all sources."""
+        return replace(
+            self,
+            mjd_tai=self.mjd_tai[rows],
+            flux=self.flux[rows],
+            sigma=self.sigma[rows],
+            source=self.source[rows],
+        )
+
     def of_band(self, band: str) -> NDArray[np.bool_]:
         """Which epochs a window of this band, or of `ALL_BANDS`, may hold; shape (n,)."""
         mine = [band in (its_band, ALL_BANDS) for its_band, _ in self.sources]

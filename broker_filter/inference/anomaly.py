@@ -85,7 +85,7 @@ def anomalous(
         if stretch is None or (out is not None and np.array_equal(stretch, out)):
             break
         out = stretch
-        kept = _take(epochs, np.sort(order[~out]))
+        kept = epochs.take(np.sort(order[~out]))
         if len(np.unique(kept.source)) < len(epochs.sources) or len(kept) < FEWEST:
             break
         fit = refit(kept)
@@ -115,16 +115,6 @@ def _best_rival(part: _Part, draw: np.random.Generator) -> tuple[str, Found]:
     found = {shape: curved(shape, part.noises, span, draw) for shape in CURVED}
     shape = max(found, key=lambda one: found[one].log_p)
     return shape.name, part.joined(found[shape], part.curve_of(shape, found[shape]))
-
-
-def _take(epochs: StarEpochs, rows: NDArray[np.int64]) -> StarEpochs:
-    return replace(
-        epochs,
-        mjd_tai=epochs.mjd_tai[rows],
-        flux=epochs.flux[rows],
-        sigma=epochs.sigma[rows],
-        source=epochs.source[rows],
-    )
 
 
 def _curve(likelihood: Likelihood, lens: LensFound) -> FloatArray:

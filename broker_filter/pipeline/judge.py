@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -30,7 +30,7 @@ from broker_filter.inference.rivals import Comparison
 from broker_filter.inference.scorer import Scorer
 from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.candidate import Candidate
-from broker_filter.types import PARAMETERS, Fit, FloatArray, NotFitted, StarEpochs
+from broker_filter.types import PARAMETERS, Fit, FloatArray, IntArray, NotFitted, StarEpochs
 
 __all__ = ["Case", "Judge", "JudgeOptions", "Judgement", "light_left", "spare_epochs"]
 
@@ -48,6 +48,11 @@ PEAK_IS_OVER: Final = 0.1
 
 BELOW: Final = 0.3
 """How far below the baseline, in units of how far above it, a star goes that is no lens."""
+
+WRONG_EPOCHS, TURNS = 2, 2
+"""Most epochs that are left out as wrong at a time, and how often."""
+SAME_TIME: Final = 1e-6
+"""Days, a tenth of a second."""
 
 LOG_TE: Final = PARAMETERS.index("log10_tE")
 NEAR_EDGE: Final = 0.1
@@ -105,6 +110,27 @@ class Case:
     fit: Fit
 
 
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """What is to be judged: see `Judge.judge`."""
+
+    window: Candidate
+    epochs: StarEpochs
+    seed: int
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was found of some rows of the epochs: the lens, its rivals by name, the verdict."""
+
+    rows: IntArray
+    lens: Found
+    models: Mapping[str, Found]
+    findings: Findings
+    verdict: Verdict
+
+
 class Judge:
     """Compares fits with their rivals.
 
@@ -135,22 +161,53 @@ class Judge:
             Of the same star and band that were more than noise.
         """
         began = time.perf_counter()
-        usable = usable_epochs(epochs)
-        compared = self._scorer.compare(usable, fit, seed, self._options.noise)
-        models = dict(compared.rivals)
-        for name, found in self._anomalous(window, usable, fit, seed, compared).items():
-            if name not in models or found.log_p > models[name].log_p:
-                models[name] = found
         coordinates = window.batch.coordinates[window.row]
         label = self._options.known.label(window.batch.star[window.row], coordinates)
-        findings = _findings(usable, fit, compared, models)
-        verdict = verdict_of(findings, Record(earlier_events, label), self._options.rates)
+        event = _Event(window, epochs, seed, Record(earlier_events, label))
+        found = self._found(event, np.flatnonzero(usable_rows(epochs)), fit)
+        found = self._beside_wrong_epochs(event, found, fit) or found
         self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="rivals")
-        rivals = _rivals(epochs, fit, compared, models)
-        return Judgement(rivals, verdict, is_established(findings))
+        return Judgement(_rivals(epochs, fit, found), found.verdict, is_established(found.findings))
+
+    def _found(self, event: _Event, rows: IntArray, fit: Fit) -> _Found:
+        """Models and verdict of some epochs, of which ``fit`` is the fit."""
+        usable = usable_epochs(event.epochs.take(rows))
+        compared = self._scorer.compare(usable, fit, event.seed, self._options.noise)
+        models = dict(compared.rivals)
+        for name, found in self._anomalous(event, usable, fit, compared).items():
+            if name not in models or found.log_p > models[name].log_p:
+                models[name] = found
+        findings = _findings(usable, fit, compared, models)
+        verdict = verdict_of(findings, event.record, self._options.rates)
+        return _Found(rows, compared.lens.found, models, findings, verdict)
+
+    def _beside_wrong_epochs(self, event: _Event, found: _Found, fit: Fit) -> _Found | None:
+        """What is found without wrong epochs, where there is an event beside them.
+
+        A wrong epoch may weigh more than an event does, and no model but the artefact has any.
+        None where the rest is no event, or another one than that of the alert's fit.
+        """
+        usable = len(found.rows)
+        for _ in range(TURNS):
+            right = _right_epochs(event.epochs, found, fit.t_start)
+            if found.verdict.verdict != "artefact" or len(right) == len(found.rows):
+                return None
+            again = self._refit(event, event.epochs.take(right), fit)
+            if not isinstance(again, Fit) or again.lenses is None:
+                return None
+            found = self._found(event, right, again)
+            if found.verdict.verdict != "artefact":
+                is_event = is_established(found.findings) and _same_event(fit, again)
+                return _without(found, usable - len(right)) if is_event else None
+        return None
+
+    def _refit(self, event: _Event, kept: StarEpochs, fit: Fit) -> Fit | NotFitted:
+        """Fit some of the epochs of a fit."""
+        window, row = event.window, event.window.row
+        return self._scorer.fit(kept, fit.t_start, window.scored, row, event.seed, whole_event=True)
 
     def _anomalous(
-        self, window: Candidate, usable: StarEpochs, fit: Fit, seed: int, compared: Comparison
+        self, event: _Event, usable: StarEpochs, fit: Fit, compared: Comparison
     ) -> dict[str, Found]:
         """Models with a stretch left out, where a lens explains most but not all."""
         lens = compared.lens.found
@@ -161,12 +218,11 @@ class Judge:
             return {}
 
         def refit(kept: StarEpochs) -> Fit | NotFitted:
-            return self._scorer.fit(
-                kept, fit.t_start, window.scored, window.row, seed, whole_event=True
-            )
+            return self._refit(event, kept, fit)
 
         prior = self._scorer.prior_of(usable.survey)
-        return anomalous(usable, fit.t_start, prior, compared, refit, self._options.noise, seed)
+        noise, seed = self._options.noise, event.seed
+        return anomalous(usable, fit.t_start, prior, compared, refit, noise, seed)
 
 
 def _explained(epochs: StarEpochs, lens: Found) -> float:
@@ -237,11 +293,30 @@ def light_left(epochs: StarEpochs, lens: Found, since_peak: float) -> float:
     return float(max(light[-1], 0.0) / light.max()) if light.max() > 0 else 1.0
 
 
-def _rivals(
-    epochs: StarEpochs, fit: Fit, compared: Comparison, models: Mapping[str, Found]
-) -> tuple[Rival, ...]:
+def _right_epochs(epochs: StarEpochs, found: _Found, t_start: float) -> IntArray:
+    """Rows that the artefact does not call wrong; all where those are more than `WRONG_EPOCHS`."""
+    artefact = found.models["artefact"].parameters
+    days = epochs.mjd_tai[found.rows] - t_start
+    ends = [artefact["first"], artefact["last"]]
+    wrong = np.isclose(days[:, None], ends, rtol=0, atol=SAME_TIME).any(axis=1)
+    is_few = artefact["epochs"] <= WRONG_EPOCHS and wrong.sum() == artefact["epochs"]
+    return found.rows[~wrong] if is_few else found.rows
+
+
+def _without(found: _Found, wrong: int) -> _Found:
+    """What was found, with a reason that names the epochs that were left out."""
+    said = f"{found.verdict.reason}; left out as wrong: {wrong} of the epochs"
+    return replace(found, verdict=replace(found.verdict, reason=said))
+
+
+def _same_event(fit: Fit, other: Fit) -> bool:
+    """Whether the peaks of two fits of one ``t_start`` are within an Einstein time."""
+    return bool(abs(fit.best[0] - other.best[0]) <= 10 ** other.best[LOG_TE])
+
+
+def _rivals(epochs: StarEpochs, fit: Fit, found: _Found) -> tuple[Rival, ...]:
     """As alerts carry them, the most probable first, which alone has its curve."""
-    lens, place = compared.lens.found, _placer(epochs)
+    lens, models, place = found.lens, found.models, _placer(epochs, found.rows)
     ranked = sorted(models, key=lambda name: -models[name].log_p)
     return tuple(
         Rival(
@@ -258,9 +333,8 @@ def _rivals(
     )
 
 
-def _placer(epochs: StarEpochs) -> Callable[[FloatArray], NDArray[np.float32]]:
-    """Puts a curve of the usable epochs, source by source, where the epochs stand; 1 elsewhere."""
-    rows = np.flatnonzero(usable_rows(epochs))
+def _placer(epochs: StarEpochs, rows: IntArray) -> Callable[[FloatArray], NDArray[np.float32]]:
+    """Puts a curve of some rows, source by source, where the epochs stand; 1 elsewhere."""
     order = rows[np.argsort(epochs.source[rows], kind="stable")]
 
     def place(curve: FloatArray) -> NDArray[np.float32]:

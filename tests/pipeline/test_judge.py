@@ -171,6 +171,33 @@ def test_a_planet_is_an_anomalous_lens(scorer: Scorer) -> None:
     assert found.verdict.verdict == "anomalous-lens"
 
 
+@pytest.mark.parametrize("rows", [[40], [40, 250]])
+def test_a_lens_beside_wrong_epochs_that_weigh_more_is_microlensing(
+    scorer: Scorer, rows: list[int]
+) -> None:
+    signal = lens() / 8
+    signal[rows] += 0.5
+    found = judged(scorer, signal, JudgeOptions())
+    assert found.verdict is not None
+    assert found.verdict.verdict == "microlensing"
+    assert found.verdict.reason.endswith(f"left out as wrong: {len(rows)} of the epochs")
+    assert found.established
+    best = found.rivals[0].curve
+    assert best is not None
+    assert len(best) == len(T)
+    assert (best[rows] == 1).all()
+
+
+@pytest.mark.parametrize("rows", [[40], [40, 250], [40, 150, 250]])
+def test_wrong_epochs_of_a_quiet_star_are_an_artefact(scorer: Scorer, rows: list[int]) -> None:
+    signal = np.zeros(len(T))
+    signal[rows] += 0.5
+    found = judged(scorer, signal, JudgeOptions())
+    assert found.verdict is not None
+    assert found.verdict.verdict == "artefact"
+    assert not found.established
+
+
 def test_noise_is_no_event_of_a_star(scorer: Scorer) -> None:
     assert not judged(scorer, np.zeros(len(T)), JudgeOptions()).established
 

@@ -2,7 +2,8 @@
 
 Flares are what looks most like a lens of hours. Both kinds are simulated with an epoch every 12.1
 minutes, a signal-to-noise of 20 to 60 and white noise, and go along the service's own path; those
-that alert have a verdict, the last of which counts.
+that alert have a verdict, the last of which counts. The same stars go along it once more with one
+epoch that is far too bright, as a cosmic ray makes it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ QUIET: Final = 22.0
 """Days before the first event, in which the star shows its noise."""
 FEWEST: Final = 3
 """Epochs above a tenth of the peak: fewer are an artefact for all that anybody can tell."""
+WRONG: Final = (15.0, 60.0)
+"""Errors by which an epoch is too bright."""
 FLARES: Final = Lookalikes("flares", {name: float(name == "flare") for name in SHAPES})
 
 Signal = Callable[[FloatArray, np.random.Generator], FloatArray]
@@ -71,8 +74,11 @@ KINDS: Final[dict[str, tuple[Signal, tuple[str, ...]]]] = {
 """Of each kind its light curve, and the verdicts that are right."""
 
 
-def draw_star(signal: Signal, rng: np.random.Generator) -> Photometry:
-    """A star whose noise gives its events a signal-to-noise in `SNR`."""
+def draw_star(signal: Signal, rng: np.random.Generator, *, wrong: bool = False) -> Photometry:
+    """A star whose noise gives its events a signal-to-noise in `SNR`.
+
+    ``wrong`` makes one epoch, after the star has shown its noise, too bright by `WRONG`.
+    """
     t = np.arange(0, DAYS, EPOCH) + rng.uniform(0, EPOCH)
     while True:
         light = signal(t, rng)
@@ -81,6 +87,9 @@ def draw_star(signal: Signal, rng: np.random.Generator) -> Photometry:
     sigma = float(np.sqrt(np.square(light).sum()) / rng.uniform(*SNR))
     flux = 1 + light + sigma * rng.standard_normal(len(t))
     catalogue = (1 + 1e-3 * float(rng.standard_normal()), 1e-3)
+    if wrong:
+        late = np.flatnonzero(t >= QUIET)
+        flux[rng.choice(late)] += sigma * np.exp(rng.uniform(*np.log(WRONG)))
     return one_star(t, flux, np.full(len(t), sigma), catalogue, survey="roman")
 
 
@@ -100,22 +109,26 @@ def measure_verdicts(
     Returns
     -------
     dict
-        ``rows``, one a kind: of its stars those that alert (``alerted``); of these the share whose
-        last verdict is right (``right``), those that are called a lens (``lens``), and how many are
-        called what (``verdicts``).
+        ``rows``, one a kind without and one with a wrong epoch: of its stars those that alert
+        (``alerted``); of these the share whose last verdict is right (``right``), those that are
+        called a lens (``lens``), and how many are called what (``verdicts``).
     """
     path, kept = ServicePath(entry, every_days=0.25, verdicts=True), kept or Kept()
     rows = []
     for i, (name, (signal, right)) in enumerate(KINDS.items()):
-        last = partial(_last_verdict, path, signal)
-        said = kept.each(name, "stars", stars, (SEED, i), last, quiet=quiet)
-        rows.append(_row(name, [one for one in said if one is not None], right))
+        for wrong in (False, True):
+            called = f"{name}, one epoch wrong" if wrong else name
+            last = partial(_last_verdict, path, signal, wrong)
+            said = kept.each(called, "stars", stars, (SEED, i), last, quiet=quiet)
+            rows.append(_row(called, [one for one in said if one is not None], right))
     return {"stars": stars, "rows": rows}
 
 
-def _last_verdict(path: ServicePath, signal: Signal, rng: np.random.Generator) -> str | None:
+def _last_verdict(
+    path: ServicePath, signal: Signal, wrong: bool, rng: np.random.Generator
+) -> str | None:
     """None of a star that does not alert."""
-    path([draw_star(signal, rng)])
+    path([draw_star(signal, rng, wrong=wrong)])
     said = [alert.verdict.verdict for alert in path.alerts if alert.verdict is not None]
     return said[-1] if said else None
 
