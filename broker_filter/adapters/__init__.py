@@ -1,1 +1,1 @@
-"""In other brokers: thin files that put K into the form that each broker's modules have."""
+"""Thin modules that bring K into other brokers, in the form that each of them asks for."""

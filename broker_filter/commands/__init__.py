@@ -1,4 +1,4 @@
-"""One module a sub-command of ``broker-filter``: its options, and what it reports.
+"""The sub-commands of ``broker-filter``, one module each.
 
 Each has ``add_arguments(parser)`` and ``run(args)``, which returns the exit status. All options are
 made for every call, so what is heavy is imported inside ``run``; where that would be most of the

@@ -1,1 +1,1 @@
-"""Hand-over: each alert to another system, once, with a record of what was taken."""
+"""Forwarding: each alert to another system, once, with a record of what was taken."""

@@ -265,7 +265,7 @@ _INFERENCE = (
         "looks_total",
         "counter",
         (),
-        "windows whose K was certified, a third of a second each",
+        "windows whose K was certified, about a tenth of a second each",
         "far more than alerts: the noise of the stars is larger than the network learned; raise"
         " alert.trigger_log10_k",
     ),

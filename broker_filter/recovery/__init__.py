@@ -1,1 +1,1 @@
-"""Injected events, and what of them the filter found."""
+"""Injected events, and how many of them the filter found."""

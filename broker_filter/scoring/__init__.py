@@ -1,1 +1,1 @@
-"""K of an own light curve from Python, by the path of the service."""
+"""K of your own light curve from Python, computed as the service does."""
