@@ -38,7 +38,7 @@ EXPECTED, MOST = 4.0, 100.0
 it counts no more."""
 FEWEST: Final = 6
 AFTER: Final = 3
-"""Epochs that have to follow a stretch: without them nobody knows whether the lens goes on."""
+"""Epochs that have to follow a stretch, to show that the light goes on as the lens has it."""
 
 Refit = Callable[[StarEpochs], Fit | NotFitted]
 Mask = NDArray[np.bool_]

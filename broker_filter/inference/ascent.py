@@ -92,8 +92,13 @@ def climb(
     steps : int
         Most of them.
     held : Tensor, shape (k,), int64, optional
-        The coordinate of each start that stays where it is; its covariance then is that of one
-        that has nothing to do with the others, and 1.
+        The coordinate of each start that stays fixed; it is given a variance of 1 and no covariance
+        with the others.
+
+    Returns
+    -------
+    Modes
+        One for each start, in their order.
     """
     free = torch.ones_like(z)
     if held is not None:
@@ -232,7 +237,7 @@ def _add_source(
     f_s_range: FloatArray,
     by_z: FloatArray,
 ) -> Any:  # noqa: ANN401
-    """Add what one source says, with its f_s and its baseline projected out; its height."""
+    """Add the terms of one source, its f_s and baseline projected out; return its height."""
     v, low, high = moments[0], f_s_range[0], f_s_range[1]
     w, wr, re = p[ONE, ONE], p[ONE, RESIDUAL], p[RESIDUAL, EXCESS]
     e, ee = p[ONE, EXCESS], p[EXCESS, EXCESS]
@@ -264,7 +269,7 @@ def _add_source(
 
 @inlined
 def _inverse(matrix: FloatArray) -> Any:  # noqa: ANN401
-    """Of a positive definite matrix, by Gauss and Jordan: without a check, and without pivots."""
+    """Inverse of a positive definite matrix by Gauss-Jordan elimination, unchecked, no pivots."""
     n = len(matrix)
     inverse = matrix.copy()
     for k in range(n):

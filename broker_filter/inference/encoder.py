@@ -23,9 +23,9 @@ from broker_filter.inference.network_input import split_padding
 __all__ = ["STAR_NOISE", "CompactEncoder", "Encoder", "PaperEncoder", "build_encoder"]
 
 STAR_NOISE = ("error_scale", "red_noise", "nights")
-"""What a star's history says of its noise, NaN where there is none: the factor by which its errors
-are too small; its noise of whole nights in typical errors, as an estimate or an upper limit; the
-number of nights that say so."""
+"""Columns of what a star's history shows of its noise, NaN without a history: the factor by which
+its errors are too small; the noise of whole nights, in typical errors, as an estimate or an upper
+limit; the number of nights behind both."""
 
 
 class CompactEncoder(nn.Module):
@@ -39,6 +39,8 @@ class CompactEncoder(nn.Module):
         Shape of the transformer.
     patch : int
         Epochs per patch.
+    hidden : int
+        Units of the MLP that makes a token of a patch.
     scan : bool
         Whether the summary ends with the features of
         `broker_filter.inference.matched_filter.LensScan`.

@@ -19,7 +19,10 @@ LEAST: Final = -700.0
 
 @reordered
 def exponential(x: float) -> Any:  # noqa: ANN401  float
-    """exp(x) within 1e-14, for x up to 700; below -700 as there. Loops of it become vectors."""
+    """exp(x) within 1e-14, relative, for x up to 700; below -700 that of -700.
+
+    The compiler makes vectors of loops of it.
+    """
     x = max(x, LEAST)
     n = np.floor(x * LOG2_E + 0.5)
     r = (x - n * LN_2_HIGH) - n * LN_2_LOW

@@ -18,26 +18,29 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from broker_filter.inference.ascent import Modes, climb
 from broker_filter.inference.evidence import LN_10
+from broker_filter.inference.fit_epochs import usable_epochs
+from broker_filter.inference.fit_quality import (
+    autocorrelation,
+    chi2_tail,
+    error_dex,
+    free_parameters,
+    source_fits,
+)
 from broker_filter.inference.lens_coordinates import LENS, Bend, LensBox, prior_log_density
-from broker_filter.inference.likelihood import BestCurve, Likelihood, Sums
+from broker_filter.inference.likelihood import Likelihood, Sums
 from broker_filter.inference.matched_filter import LensScan
 from broker_filter.inference.noise_bounds import NoiseBounds
 from broker_filter.inference.population import Mixture, effective, tempered
 from broker_filter.inference.prior import BoxPrior
 from broker_filter.inference.ridge import ridges
 from broker_filter.inference.robust import robust_k
-from broker_filter.photometry.usable import plausible
-from broker_filter.types import Fit, Lenses, NotFitted, RobustK, SourceFit, StarEpochs
+from broker_filter.types import Fit, Lenses, NotFitted, RobustK, StarEpochs
 
-__all__ = ["ENOUGH_SAMPLES", "NO_BASELINE", "Fitter", "usable_epochs", "usable_rows"]
-
-NO_BASELINE = 1.0
-"""Relative error of a baseline of which nothing is known."""
+__all__ = ["ENOUGH_SAMPLES", "Fitter"]
 
 LEAST_EPOCHS = 6
 """Four parameters, a share and a baseline: fewer epochs decide nothing."""
@@ -46,10 +49,7 @@ MOST_SOURCES = 64
 """Each source has a baseline and an f_s of its own, which take time."""
 
 ENOUGH_SAMPLES, WANTED_SAMPLES = 100, 200
-"""Effective samples of the last round: from which on a fit has converged, and to which it aims."""
-
-FEW_SAMPLES = 20
-"""Effective samples from which on their scatter says how far off the estimate of K may be."""
+"""Effective samples of the last round: the first make a fit converged, the second are its aim."""
 
 ROUNDS, ROUND = 16, 300
 LAST_LEAST, LAST_MOST = 800, 8000
@@ -59,9 +59,9 @@ STEEPEST = 3.0  # slope of a `Bend`; more is at the edge of the prior
 ADAPT_SAMPLES = 150.0  # effective ones that a mixture is fitted to
 STARTS, APART = 8, 0.3  # of the first climbs; how far they are from each other, in z
 FIRST_STEPS, GO_ON = 6, 3  # of all climbs, and how many go on after these
-RIDGES, HIGHER = 3, 0.5  # ridges followed at most; gain of ln L for which another one is
+RIDGES, HIGHER = 3, 0.5  # most ridges that are followed; gain of ln L that is worth another one
 U0, LOG_TE, LOG_RHO = 1, 2, 3
-LONGEST = 2.3  # log10 tE of the longest events (200 d); of longer ones slow variables are more
+LONGEST = 2.3  # log10 tE of the longest events (200 d); slow variables outnumber longer ones
 WIDEST = 100.0  # variance, in z, of a Gaussian around a maximum or along a ridge
 MODES_DEEP = 12.0  # of the mass of a Gaussian around a maximum or ridge, in ln
 SHARE_POWER = 0.5
@@ -159,6 +159,12 @@ class Fitter:
             The same seed gives the same fit.
         samples : int
             Of the posterior.
+
+        Returns
+        -------
+        Fit or NotFitted
+            The latter with the reason: too few epochs, too many sources, or no lens of the prior
+            with a finite likelihood.
         """
         epochs = usable_epochs(epochs)
         if len(epochs) < LEAST_EPOCHS:
@@ -240,7 +246,7 @@ def _fit(
     samples: int,
     draw: torch.Generator,
 ) -> Fit:
-    """All that a fit says; ``last`` has the log weights of the last round."""
+    """The fit from all samples; ``last`` has the log weights of the last round."""
     likelihood, box = problem.likelihood, problem.box
     rows = _resampled(seen.log_weight.softmax(0), samples, draw)
     theta = box.theta(seen.z[rows])
@@ -251,22 +257,22 @@ def _fit(
     n, size = len(last), effective(last.softmax(0))
     enough = size >= ENOUGH_SAMPLES
     chi2 = float(curve.residual.square().sum())
-    freedom = max(len(epochs) - _free_parameters(likelihood), 1)
+    freedom = max(len(epochs) - free_parameters(likelihood), 1)
     return Fit(
         t_start=t_start,
         samples=torch.cat([theta, f_s[:, main, None]], 1).float().numpy(),
-        sources=_source_fits(likelihood, epochs, curve),
+        sources=source_fits(likelihood, epochs, curve),
         f_s=f_s.float().numpy(),
         log10_k=(float(last.logsumexp(0)) - math.log(n)) / LN_10,
-        log10_k_error=_error_dex(size, n),
+        log10_k_error=error_dex(size, n),
         effective_sample_size=size,
         converged=enough,
         reason="" if enough else f"{size:.0f} effective samples, {ENOUGH_SAMPLES} are needed",
         best=torch.cat([best, curve.f_s[main, None]]).numpy(),
         chi2=chi2,
         degrees_of_freedom=freedom,
-        p_value=_chi2_tail(chi2, freedom),
-        autocorrelation=_autocorrelation(curve.residual, likelihood.source),
+        p_value=chi2_tail(chi2, freedom),
+        autocorrelation=autocorrelation(curve.residual, likelihood.source),
     )
 
 
@@ -283,39 +289,6 @@ def _most_likely(problem: _Problem, seen: _Seen, modes: Modes) -> Tensor:
     z = torch.cat([modes.z[modes.height.argmax()][None], seen.z[ratio.topk(2).indices]])
     found = climb(problem.likelihood, problem.box, z, prior=1e-6, steps=20)
     return problem.box.theta(found.z[found.height.argmax()])
-
-
-def usable_rows(epochs: StarEpochs) -> NDArray[np.bool_]:
-    """Epochs with a time, of plausible flux and error, from sources with a baseline; shape (n,)."""
-    flux, sigma = epochs.flux.astype(np.float64), epochs.sigma.astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        known = np.isfinite(epochs.error) & (epochs.error >= 0)
-        good = np.isfinite(epochs.mjd_tai) & known[epochs.source] & (sigma > 0)
-    return np.asarray(good & plausible(flux, sigma))
-
-
-def usable_epochs(epochs: StarEpochs) -> StarEpochs:
-    """The epochs of `usable_rows`, and the sources that have any.
-
-    A source of no history nor catalogue beside one that has a history began to observe the star
-    because of its event, for all that is known: what it calls the baseline may be lensed light.
-    """
-    good = usable_rows(epochs)
-    present, source = np.unique(epochs.source[good], return_inverse=True)
-    late = np.zeros(len(epochs.sources), np.bool_)
-    if any(each.nights for each in epochs.history):
-        late[:] = [not (each.nights or each.catalogue) for each in epochs.history]
-    return StarEpochs(
-        tuple(epochs.sources[i] for i in present.tolist()),
-        epochs.level[present],
-        np.where(late, np.maximum(epochs.error, NO_BASELINE), epochs.error)[present],
-        epochs.mjd_tai[good],
-        epochs.flux[good],
-        epochs.sigma[good],
-        source.astype(np.int16),
-        tuple(epochs.history[i] for i in present.tolist() if epochs.history),
-        epochs.survey,
-    )
 
 
 def _found_modes(problem: _Problem, candidates: Tensor) -> tuple[Modes, Modes, Tensor]:
@@ -442,44 +415,3 @@ def _resampled(weight: Tensor, n: int, draw: torch.Generator) -> Tensor:
     at = (torch.arange(n) + torch.rand(1, generator=draw, dtype=torch.float64)) / n
     rows = torch.searchsorted(weight.cumsum(0), at).clamp(max=len(weight) - 1)
     return rows[torch.randperm(n, generator=draw)]
-
-
-def _error_dex(effective_n: float, n: int) -> float:
-    """Standard error of the mean of n weights, from their effective number, in dex.
-
-    Few effective samples cannot know what the others missed: then it is the factor by which an
-    unbiased estimate is too high with a probability of at most 1 in `FEW_SAMPLES`.
-    """
-    error = math.sqrt(max(1 / effective_n - 1 / n, 0.0)) / LN_10
-    return error if effective_n >= FEW_SAMPLES else max(error, math.log10(FEW_SAMPLES))
-
-
-def _free_parameters(likelihood: Likelihood) -> int:
-    """Lens, shares, and baselines as far as the epochs decide them rather than their errors."""
-    weight = likelihood.own_weights.sum(0) * likelihood.variance
-    return LENS + likelihood.sources + round(float((weight / (1 + weight)).sum()))
-
-
-def _source_fits(
-    likelihood: Likelihood, epochs: StarEpochs, curve: BestCurve
-) -> tuple[SourceFit, ...]:
-    own = torch.nn.functional.one_hot(likelihood.source, likelihood.sources).double()
-    chi2 = curve.residual.square() @ own
-    columns = zip(epochs.sources, own.sum(0), curve.f_s, curve.baseline, chi2, strict=True)
-    return tuple(
-        SourceFit(band, name, int(n), float(f_s), float(g), float(c))
-        for (band, name), n, f_s, g, c in columns
-    )
-
-
-def _chi2_tail(chi2: float, freedom: int) -> float:
-    """Probability of a larger chi2."""
-    half = torch.tensor([freedom / 2, chi2 / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(half[0], half[1]))
-
-
-def _autocorrelation(residual: Tensor, source: Tensor) -> float:
-    """Of neighbouring residuals of the same source."""
-    pairs = (residual[1:] * residual[:-1])[source[1:] == source[:-1]]
-    square = float(residual.square().mean())
-    return float(pairs.mean()) / square if len(pairs) and square > 0 else 0.0

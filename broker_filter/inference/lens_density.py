@@ -26,10 +26,10 @@ class LensDensity:
     """ln q(fluxes of one source | the curve of a lens), averaged over a prior on the noise.
 
     Flux is ``g + f_s (A - 1)`` with a Gaussian baseline g and a share f_s of the light that is
-    lensed, both integrated in closed form, plus noise of the family, for which a few amplitudes,
-    times and scales stand: white noise and the likely scale with half of the weight, or, where the
-    star's nights have been seen, most of it at the red noise that they had. Any such density keeps
-    the bound on E; one that is near the truth makes it large.
+    lensed, both integrated in closed form, plus noise. A few amplitudes, times and scales stand for
+    all noise of the family. The likely scale has half of the weight. So has white noise, unless the
+    star's nights have been seen: then most of the weight is at the red noise that they had. Any
+    such density keeps the bound on E; one that is near the truth makes it large.
 
     Parameters
     ----------

@@ -76,10 +76,12 @@ class LensScan(nn.Module):
         Returns
         -------
         Tensor
-            The time of the likely templates (network units), their duration (octaves of cells)
-            and its spread, asinh of their amplitude (in 2 %), asinh of their S; the largest S by
-            level and shape as a share of the largest of all; by level asinh of the largest S, the
-            largest S in units of 10, asinh of the smallest S.
+            In this order, where means are over templates by their likelihood:
+
+            - mean time of a template (network units), mean duration (octaves of cells) and its
+              spread, asinh of 50 times the mean amplitude, asinh of the mean S;
+            - by level and shape, the largest S over the largest of all;
+            - by level, asinh of the largest S; then the largest S / 10; then asinh of the smallest.
         """
         b = x.new_zeros(len(x)) if baseline_error is None else baseline_error.float()
         rows = zip(*(torch.split(part, ROWS_AT_ONCE) for part in (x, valid, b)), strict=True)

@@ -41,6 +41,7 @@ class Mixture:
     bend : Bend
         Of the coordinates in which they are Gaussians.
     prior_share : float
+        Of all samples.
     """
 
     share: Tensor

@@ -1,9 +1,9 @@
 """Gaussian noise whose red part is an Ornstein-Uhlenbeck process: inverse covariances in O(n).
 
-A Kalman filter turns any column of numbers, one for each epoch, into independent
-innovations; products of such columns with the inverse covariance between them are sums over
-innovations, and so are likelihoods (Durbin & Koopman 2012, Time Series Analysis by State Space
-Methods, ch. 4). Models and columns go through it side by side.
+A Kalman filter turns any column of numbers, one for each epoch, into independent innovations. The
+product of two columns with the inverse covariance between them is a sum over their innovations,
+and so are likelihoods (Durbin & Koopman 2012, Time Series Analysis by State Space Methods, ch. 4).
+Models and columns go through it side by side.
 """
 
 from __future__ import annotations

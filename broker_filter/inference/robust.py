@@ -5,11 +5,11 @@ the quoted size. On the real sky errors are misjudged, nights correlate and sing
 `broker_filter.inference.noise_family` holds such stars, and K against the best of them keeps the
 bound P(K >= k) <= 1/k for each.
 
-Epochs long before an event say nothing of it, but each has to be as probable with a lens as under
-the best member of the family, which is chosen once all are known: so a short event is worth less in
-a long window. K is therefore a mean of that of the whole window and of those of its later parts,
-which begin at fixed times. Each of them keeps the bound at any moment, so their mean does, and with
-it any part of the mean.
+A short event is worth less in a long window. Epochs long before it say nothing of it, but each of
+them has to be as probable with the lens as under the best member of the family, which is chosen
+once all are known. K is therefore a mean of that of the whole window and of those of its later
+parts, which begin at fixed times. Each of them keeps the bound at any moment, so their mean does,
+and with it any part of the mean.
 
 A camera's wrong epochs are those of all its bands together. A window of five bands has no more
 epochs than one of a single band elsewhere, and were two of each band free to be wrong, that would

@@ -39,8 +39,8 @@ __all__ = ["MARGINS", "ceiling", "ceiling_of", "significance", "warm_up"]
 
 MARGINS: Final = np.arange(LEVELS, 0, -1, dtype=np.float64) + 0.5
 """By how much S^2 must exceed 2 ln K at each level, shape (LEVELS,), the shortest events first. An
-octave takes half of the places, which would be 2 ln 2 = 1.4; ``cascade`` in the evaluation of an
-entry says what this costs."""
+octave takes half of the places, which would be 2 ln 2 = 1.4; the part ``cascade`` of an entry's
+evaluation measures what this costs."""
 
 TWICE_LN_10: Final = 2 * math.log(10)
 
@@ -70,7 +70,7 @@ def ceiling(
     days : float
         Length of a window.
     log10_k : float
-        What the result is compared with: one below it may be given too low, and costs less.
+        What the result is compared with: below it a result may be too low, which saves time.
     threads : int
 
     Returns

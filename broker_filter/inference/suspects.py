@@ -24,10 +24,12 @@ from broker_filter.types import FloatArray, IntArray
 __all__ = ["Suspects", "Unexplained"]
 
 NOTHING: Final = 1e-9
-"""Share of what an epoch tells of its offset, below which the offsets that are free tell it all."""
+"""Share of an epoch's weight that the free offsets leave, below which they explain all of it."""
 
 SURE: Final = 3.0
+"""Nats that an offset costs at least where it widens an epoch's variance by more than `BY_MUCH`."""
 BY_MUCH: Final = math.exp(2 * SURE) - 1
+"""In units of that variance."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 An entry is a folder ``model_zoo/weights/<task>-<survey>-<x.y.z>/``::
 
     model.safetensors      all weights, float32
-    self_test.safetensors  a few windows and what the network said of them when it was filed
+    self_test.safetensors  a few windows, and ln K of the network for them when it was filed
     config.json            all that rebuilds the network: architecture, window, prior
     card.json              what it is for and what was measured
     README.md              the same for people
@@ -270,7 +270,7 @@ def _self_test(network: Network, path: Path, device: str) -> None:
 
 
 def _answers(network: Network, x: Tensor, baseline_error: Tensor) -> dict[str, Tensor]:
-    """What the heads of a network say of some windows."""
+    """Natural log of K of some windows, by each head of a network."""
     ln_k, s = network(x, baseline_error)
     if network.lookalikes is None:
         return {"ln_k": ln_k}

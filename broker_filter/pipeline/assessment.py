@@ -212,7 +212,7 @@ class Assessment:
         return scored, held, stands_out
 
     def _ceiling(self, batch: WindowBatch) -> NDArray[np.float64]:
-        """The log10 K that the matched filter allows each window; nothing where nobody asks."""
+        """The log10 K that the matched filter allows each window, where a rule depends on it."""
         matched = self._rule.matched
         least = min(self._rule.certify_from, matched) if self._options.cascade else matched
         if least == math.inf:

@@ -152,12 +152,16 @@ def _thinned(epochs: StarEpochs, limit: int, newest: int) -> StarEpochs:
 def _merged(epochs: StarEpochs, surplus: int, older: int) -> StarEpochs:
     """Merge up to ``surplus`` pairs of neighbours of one source, those that cost least.
 
-    A pair costs the time between the two, so that what is dense is thinned and what is rare stays,
-    times 1 + S^2 for a mean that lies S errors of a single epoch away from the baseline, so that a
-    short event stays whole in a long history without one. It costs more again by the square of the
-    difference of the two, in units of `STEEP`: the mean of two epochs lies on no curve where light
-    turns between them, as at the limb of the source. Among the first ``older`` epochs pairs cost
-    less by `OLDER`. No epoch is in two pairs, and the last of each source is in none.
+    The cost of a pair is a product:
+
+    - of the time between the two: what is dense is thinned, and what is rare stays;
+    - of 1 + S^2, where their mean lies S errors of a single epoch away from the baseline: a short
+      event stays whole in a long history without one;
+    - of the square of their difference over `STEEP` errors, if that is above 1: where light turns
+      between two epochs, as at the limb of the source, their mean lies on no curve;
+    - and of 1 / `OLDER` among the first ``older`` epochs.
+
+    No epoch is in two pairs, and the last of each source is in none.
     """
     # Not on the grid of `broker_filter.windows.thinning`: that one has to know of every late epoch
     # whether it was merged already. Here each window comes whole, so the pairs may be free.

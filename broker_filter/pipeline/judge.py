@@ -22,7 +22,7 @@ from broker_filter.alerts.verdict import (
 )
 from broker_filter.inference.anomaly import anomalous
 from broker_filter.inference.evidence import LN_10
-from broker_filter.inference.fit import usable_epochs, usable_rows
+from broker_filter.inference.fit_epochs import usable_epochs, usable_rows
 from broker_filter.inference.lens_coordinates import LENS
 from broker_filter.inference.rival_grids import Found
 from broker_filter.inference.rival_noise import NoisePrior

@@ -43,7 +43,7 @@ def grown(array: NDArray[Scalar], size: int, fill: float = 0) -> NDArray[Scalar]
 
 
 def lengthened(array: NDArray[Scalar], size: int, *, in_place: bool) -> NDArray[Scalar]:
-    """As `grown`, with little to spare, and without a copy where nobody else holds the array.
+    """As `grown`, with less to spare, and without a copy where no view of the array is left.
 
     Parameters
     ----------

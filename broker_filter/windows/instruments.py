@@ -26,7 +26,7 @@ class Instruments:
     Flux of one source is in one unit: a camera's or a reference image's own total flux, relative
     flux, or difference flux without a reference.
 
-    Parameters
+    Attributes
     ----------
     relative, difference : ndarray, shape (n,), bool
         What the flux of each source is; neither is total flux in nJy.

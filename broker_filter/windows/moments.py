@@ -1,9 +1,9 @@
 """When and by which source points were taken: stars of one exposure share what is known of it.
 
-Many stars have points of one exposure, so a point holds the number of its exposure alone, in two
-bytes. Where there are more exposures at a time than such numbers it takes four, and where hardly
-any two points share one each point holds its own time. What is kept follows from the points: the
-first form holds until it is full.
+Many stars have points of one exposure, so a point holds the number of its exposure alone. That
+takes two bytes, or four where there are too many exposures at a time. Where hardly any two points
+share an exposure, each holds its own time and source. Two bytes come first; another form is chosen
+when the table of exposures is full.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Decoded = tuple[FloatArray, Codes]
 """Time (float64, MJD TAI) and source of n points."""
 
 LEAST: Final = 1 << 10
-"""Exposures that a table has room for at least; it grows to twice of those that there are."""
+"""Exposures that a table has room for at least; a full one grows to at least twice those in use."""
 SHORT: Final = 1 << 16
 """Exposures whose numbers fit into two bytes."""
 SHARED: Final = 8
-"""Points for each exposure from which on more than so many are worth four bytes each."""
+"""Points an exposure, where numbers take four bytes: with fewer each point holds its own time."""
 BUCKETS: Final = 2  # for each exposure
 GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 SHIFT: Final = np.uint64(32)

@@ -1,9 +1,9 @@
 """How far new epochs can have raised the significance of each window since it was read.
 
 One more epoch, z errors above the quiet star, raises S^2 of any template of an event by z^2 at
-most: the likelihood ratio of all epochs is that of those before times that of the new one, which is
-largest where the event passes through it. So as long as the sum of these z^2 is small, a window
-that was settled when it was read stays as it was, and need not be read again.
+most. For the likelihood ratio of all epochs is that of the earlier ones times that of the new one,
+and this is largest where the event passes through it. So as long as the sum of these z^2 is small,
+a window that was settled when it was read stays settled, and need not be read again.
 """
 
 from __future__ import annotations

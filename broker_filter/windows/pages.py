@@ -24,10 +24,10 @@ LARGE: Final = 64
 class Pages:
     """Pages given out and taken back; those taken back are given out first.
 
-    Parameters
+    Attributes
     ----------
     end : int
-        Small pages that the array must have room for. The first large page is nobody's.
+        Small pages that the array must have room for. The first large page is never given out.
     """
 
     __slots__ = ("_free", "_n_free", "end")

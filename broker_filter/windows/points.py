@@ -43,7 +43,7 @@ class PagedPoints:
     to large ones when it is full. A point of an exposure that many stars share takes eight bytes:
     see `broker_filter.windows.moments` and `broker_filter.windows.compact`.
 
-    Parameters
+    Attributes
     ----------
     flux : ndarray, shape (room for all pages,), float32
         In the source's own unit.

@@ -38,7 +38,7 @@ ALIGNMENT: Final = 16
 class Stars:
     """The stars of one partition, by slot.
 
-    Parameters
+    Attributes
     ----------
     name : list of (str or int), length n
         The star of each slot.

@@ -154,13 +154,18 @@ class WindowStore:
     def take_counts(self) -> dict[str, int]:
         """Epochs by outcome since the last call; every epoch has exactly one.
 
-        ``inserted``, ``thinned`` (taken by a window that is full, and merged with its neighbours
-        now or when newer ones come), ``duplicate``, ``late`` (older than its window's start),
-        ``window_full`` (of more sources than a window can hold), ``too_many_sources``. Besides,
-        ``no_baseline`` counts the sources of windows that could not be read,
-        ``difference_without_reference`` those of them that are difference flux of a star whose
-        total flux is not known, and ``not_finite`` the points left out because no star can be so
-        many baselines bright or so many errors away from its baseline.
+        - ``inserted``
+        - ``thinned``: taken by a window that is full, and merged with its neighbours now or when
+          newer ones come
+        - ``duplicate``
+        - ``late``: older than its window's start
+        - ``window_full``: of more sources than a window can hold
+        - ``too_many_sources``
+
+        Besides, what could not be read is counted: ``no_baseline``, sources of windows without a
+        baseline; ``difference_without_reference``, those of them that are difference flux of a star
+        whose total flux is not known; ``not_finite``, points that are too many baselines bright, or
+        too many errors away from the baseline, for any star.
         """
         counts = {outcome: n for outcome, n in self._counts.items() if n}
         self._counts.clear()

@@ -57,8 +57,7 @@ class Calibration:
 class Tracks:
     """The running statistics of all tracks of a store, and which track a point belongs to.
 
-    The tracks of one window form a linked list: a star has few sources, and nobody pays for
-    those that it does not have.
+    The tracks of one window form a linked list: a star has few sources, and only those take memory.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Frozen test sets: seeds, sizes, and what an entry says of each curve.
+"""Frozen test sets: their seeds and sizes, and log10 K of an entry for each curve.
 
 Training draws from other seeds. The same seeds give the same curves for every entry that shares a
 simulator, so that figures can be compared. Curves are drawn in batches of a fixed size, and a set
@@ -59,7 +59,10 @@ SEEDS = {
     "seasons": 9_019,
     "corner_tails": 9_021,
 }
-"""Seed of each set; never changed once an entry has been measured."""
+"""Seed of each set; never changed once an entry has been measured.
+
+``corners`` and ``scale`` have one number and no draw in common: numpy draws the first, torch the
+second."""
 
 BATCH = 250
 
@@ -70,9 +73,18 @@ Draw = Callable[[int, torch.Generator], Curves]
 class Sizes:
     """How many curves, streams and samples a run of the suite takes.
 
-    ``events`` and ``noise`` make the detection sets, ``tail`` the noise on which the tail of K is
-    measured, ``exact`` the events (and as many noise curves) whose evidence is integrated,
-    ``streams`` the noise streams looked at over time, ``samples`` the posterior samples an event.
+    Parameters
+    ----------
+    events, noise : int
+        Curves of the detection sets.
+    tail : int
+        Noise curves on which the tail of K is measured.
+    exact : int
+        Events, and as many noise curves, whose evidence is integrated.
+    streams : int
+        Streams of noise that are evaluated over time.
+    posterior_events, samples : int
+        Events whose posteriors are measured, and samples of each.
     """
 
     events: int
@@ -90,15 +102,27 @@ QUICK = Sizes(500, 500, 4_000, 8, 50, 100, 300)
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How many events the fit is proved on.
+    """How many events and stars the fit is proved on.
 
-    ``fits`` beside the flow, ``nested`` beside nested sampling, and ``chains`` beside emcee; each
-    takes about 0.1, 10 and 5 seconds. ``reach`` are those of which nested sampling gives the errors
-    too, 5 seconds each. ``corners`` streams at each corner of the family of noise,
-    ``skies`` events in each sky, as many stars of each kind that verdicts are of, and as many whose
-    noise is like a lens at each corner, go along the service's own path: 0.01 and 1 second each. So
-    do ``seasons`` events in each sparse survey, 10 seconds each. From ``scale`` comes that of the
-    network's K, 0.1 seconds each.
+    Parameters
+    ----------
+    fits : int
+        Events beside the flow, 0.1 seconds each.
+    nested : int
+        Events beside nested sampling, 10 seconds each.
+    chains : int
+        Events beside emcee, 5 seconds each.
+    corners : int
+        Streams at each corner of the family of noise, on the service's own path, 0.01 seconds each.
+    skies : int
+        On the same path, 1 second each: events in each sky (``efficiency``), stars of each kind
+        (``verdicts``), and stars at each corner whose noise is like a lens (``corner_tails``).
+    seasons : int
+        Events in each sparse survey, on the same path, 10 seconds each.
+    scale : int
+        Events from which the scale of the network's K comes, 0.1 seconds each.
+    reach : int
+        Events of which nested sampling gives the errors too, 5 seconds each.
     """
 
     fits: int
@@ -117,7 +141,7 @@ QUICK_PROOF = Proof(20, 1, 1, 40, 4, 2, 20, 1)
 
 @dataclass(frozen=True, slots=True)
 class ScoredCurves:
-    """What an entry says of n curves.
+    """log10 K and summaries of n curves by an entry.
 
     Parameters
     ----------

@@ -185,7 +185,7 @@ def _years(parts: Sequence[Photometry]) -> float:
 
 @dataclass(slots=True)
 class Filters:
-    """Sends each star through a filter of the entry that serves it, and says what came of it.
+    """Sends each star through a filter of the entry that serves it; a record of each comes back.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class Filters:
         return same and entry and days and not record.problem
 
     def edited(self, record: StarRecord) -> bool:
-        """Whether files of a star have changed since; of files that are gone nobody knows."""
+        """Whether files of a star have changed since; files that are gone count as unchanged."""
         known = {record.photometry, digest(self.folder, record.star.files)} - {""}
         return len(known) > 1
 

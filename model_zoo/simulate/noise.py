@@ -56,7 +56,7 @@ class NoiseModel:
     drift : float
         Share of stars that drift through the window by 0.2-2.5 errors.
     floor : (float, float)
-        Share of stars with a floor of the errors that nobody put in, and its largest value in
+        Share of stars with noise that the stated errors leave out, and its largest value in
         relative flux; never above 1.5 errors.
     baseline : (float, float)
         Factor on the baseline's error: median, and scatter in nats.

@@ -21,11 +21,16 @@ _FLOW = "estimator.net."
 def start_from(network: Network, config: TrainConfig) -> str:
     """Take encoder, evidence head and flow from an entry of the zoo; what was taken, in words.
 
-    Weights of inputs that the entry did not have start at zero. The flow of another prior is off
-    at first, since it knows the parameters by their place in the box, and learns faster all the
-    same than one that knows nothing. One of other coordinates or of another shape cannot be taken.
-    An evidence head that knows white noise is sure of itself where other noise has to make it
-    careful, so it is not taken for that.
+    Weights of inputs that the entry did not have start at zero. The flow is taken from an entry of
+    another prior too: it is off at first, since it has learned parameters by their place in the
+    box, but then learns faster than a new one. A flow of other coordinates or of another shape is
+    not taken. Nor is an evidence head that has learned other noise: one of white noise gives a
+    large K to what real noise does as well.
+
+    Raises
+    ------
+    ConfigError
+        If the encoder of the entry does not fit.
     """
     name = cast("str", config.start_from)
     entry = zoo.verify(zoo.find(name))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from broker_filter.inference.fit import NO_BASELINE, Fitter, usable_epochs
+from broker_filter.inference.fit import Fitter
+from broker_filter.inference.fit_epochs import NO_BASELINE, usable_epochs
 from broker_filter.inference.likelihood import Likelihood
 from broker_filter.inference.magnification import excess
 from broker_filter.inference.noise_bounds import NoiseBounds

@@ -1,4 +1,4 @@
-"""What it costs to ask the network only where the matched filter finds something.
+"""What it costs to run the network only where the matched filter finds something.
 
 Each row is a threshold of log10 K. An event is lost where the network's K passes it, and what the
 filter allows at most (`broker_filter.inference.scan.ceiling`) does not.

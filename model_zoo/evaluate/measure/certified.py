@@ -1,4 +1,4 @@
-"""Certified K: what it finds, and what it never claims of noise.
+"""Certified K: how many events it finds, and how large it becomes on noise.
 
 On noise the mean of certified K cannot exceed one, whatever the network; windows under the trigger
 count as zero. The trigger here is lower than a service's, so that more of the noise is put to the

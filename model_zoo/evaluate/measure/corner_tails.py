@@ -1,10 +1,10 @@
 """How rarely certified K reaches k at the corners of the family, by importance sampling.
 
 Of constant stars hardly one in a billion reaches a log10 K of 3, so counting them shows no more
-than how few were counted. Stars that do reach it have noise that looks like a lens. So such noise
-is drawn much more often than it comes, by adding lens curves to a corner's noise, and each star
-counts for as much as its noise is rarer in truth: the ratio of both densities, which are known,
-since the noise of a corner is Gaussian and the curves are finitely many.
+than how few were counted. Stars that do reach it have noise that looks like a lens. So lens curves
+are added to a corner's noise, which makes such noise far more common than it is in truth. Each star
+then counts for the ratio of two densities of its noise, without added curves over with them. Both
+are known, since the noise of a corner is Gaussian and the curves are finitely many.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Constant stars at the corners of the family of noise: how often certified K ever reaches k.
 
-The bound P(sup K >= k) <= 1/k holds at every member of the family, so it is tried at the corners,
-where it is easiest to break: errors that are too large or too small by the whole factor, no red
-noise or all of it, a baseline that is off by its error, or wrong epochs and a wrong night. A stream
+The bound P(sup K >= k) <= 1/k holds at every member of the family. It is tried at the corners,
+where it is easiest to break: errors that are too large or too small by the whole factor; no red
+noise or all of it; a baseline that is off by its error, or wrong epochs and a wrong night. A stream
 is one window of a star while it fills. The star is new to the filter, so that the family is that of
 its survey and not one from its own history.
 """

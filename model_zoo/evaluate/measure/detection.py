@@ -282,7 +282,7 @@ def _gallery(events: _Set, rules: _Rules, simulator: Simulator) -> dict[str, Any
     missed = ~np.any([cut.passes(events.cuts) for cut in CUTS.values()], axis=0)
     index = np.flatnonzero(missed & (events.log10_k > rules.threshold))
     theta = events.theta[index]
-    # Evenly from the weakest to the strongest, so that the choice flatters nobody.
+    # Evenly from the weakest to the strongest, so that the choice favours no detector.
     ranked = index[np.argsort(events.log10_k[index], kind="stable")]
     some = ranked[np.linspace(0, len(ranked) - 1, min(GALLERY, len(ranked))).round().astype(int)]
     return {

@@ -1,9 +1,10 @@
 """What certified K finds of events, in white noise and in that of real stars.
 
 A family of noise costs events that such noise explains as well. How many is measured on the
-service's own path, on events of tE < 6 d and a signal-to-noise of 25 to 60: white noise from space,
-where the family is narrow, and real noise from the ground, where stars have a history. A night may
-be wrong as a whole, so what counts on the ground is the signal outside the night that has most.
+service's own path, on events of tE < 6 d and a signal-to-noise of 25 to 60. They are seen in white
+noise from space, where the family is narrow, and in real noise from the ground, where stars have a
+history. A night may be wrong as a whole, so on the ground the signal counts outside the night that
+has most.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ SKIES: Final = {
 
 
 def draw_event(sky: Sky, rng: np.random.Generator) -> tuple[Photometry, float]:
-    """An event in the last window of a star's history, as bright as its signal-to-noise says.
+    """An event in the last window of a star's history, with a signal-to-noise in `SNR`.
 
     Returns
     -------

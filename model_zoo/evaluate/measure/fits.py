@@ -2,8 +2,8 @@
 
 Both are measured against the same truth. The flow reads events as networks do, thinned; the fit
 reads all their epochs, as it does in a service. Where the simulator has a gate, events are of the
-prior that the gate lets pass; the flow has learned that, and the fit's samples that the gate would
-not let pass are left out, so that both posteriors are of the same event class.
+prior that the gate lets pass. The flow has learned that. Of the fit's samples those are left out
+that the gate would not let pass, so that both posteriors are of the same event class.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ EPOCH: Final = 12.1 / 1440
 QUIET: Final = 22.0
 """Days before the first event, in which the star shows its noise."""
 FEWEST: Final = 3
-"""Epochs above a tenth of the peak: fewer are an artefact for all that anybody can tell."""
+"""Epochs above a tenth of the peak: fewer cannot be told from wrong epochs."""
 WRONG: Final = (15.0, 60.0)
 """Errors by which an epoch is too bright."""
 FLARES: Final = Lookalikes("flares", {name: float(name == "flare") for name in SHAPES})

@@ -1,4 +1,4 @@
-"""Tables of a report on K itself: against exact evidence, over time, and certified."""
+"""Tables of a report on K: against exact evidence, over time, certified, on the service's path."""
 
 from __future__ import annotations
 
