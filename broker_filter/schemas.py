@@ -28,6 +28,7 @@ __all__ = [
     "encode",
     "known_versions",
     "load_schema",
+    "read_record",
     "read_whole",
     "schema_folder",
     "schema_header",
@@ -171,13 +172,24 @@ def decode_strict(
     schema = load_schema(name, version)
     reader = None if read_as in (None, version) else load_schema(name, read_as)
     return read_whole(
-        f"{name}/{version}", value, lambda whole: _read(whole, schema, reader), max_bytes=max_bytes
+        f"{name}/{version}",
+        value,
+        lambda whole: read_record(whole, schema, reader),
+        max_bytes=max_bytes,
     )
 
 
-def _read(
+def read_record(
     value: bytes, schema: dict[str, Any], reader: dict[str, Any] | None
 ) -> tuple[dict[str, Any], int]:
+    """Read one record of any schema, as `read_whole` asks for it.
+
+    Parameters
+    ----------
+    value : bytes
+    schema, reader : dict
+        Parsed by fastavro: that of the writer, and that in which the record is returned.
+    """
     stream = BytesIO(value)
     try:
         return fastavro.schemaless_reader(stream, schema, reader), stream.tell()

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import fastavro
 from fastavro.read import SchemaResolutionError
+from fastavro.schema import SchemaParseException
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.codec import from_avro
 from broker_filter.alerts.framing import unframe
 from broker_filter.alerts.record import from_record
+from broker_filter.decode.avro.container import MAGIC, read_container
 from broker_filter.errors import ConfigError, PoisonMessage
 from broker_filter.observe.text import printable
-from broker_filter.schemas import known_versions, load_schema
+from broker_filter.schemas import known_versions, load_schema, read_record, read_whole
 
 __all__ = ["read_alert"]
 
-_CONTAINER = b"Obj\x01"
 MAX_FILE_BYTES = 64 << 20
 
 
@@ -45,8 +47,8 @@ def read_alert(path: Path | str) -> Alert:
     if len(content) > MAX_FILE_BYTES:
         raise ConfigError(f"{path}: longer than {MAX_FILE_BYTES} bytes: is it one alert?")
     try:
-        if content.startswith(_CONTAINER):
-            return from_record(_only_record(path))
+        if content.startswith(MAGIC):
+            return from_record(_only_record(content))
         return _from_message(content)
     except SchemaResolutionError:
         raise ConfigError(f"{path}: not an alert: its records are of another schema") from None
@@ -54,14 +56,25 @@ def read_alert(path: Path | str) -> Alert:
         raise ConfigError(f"{path}: not an alert: {printable(error, 200)}") from None
 
 
-def _only_record(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        # Fields that an older version lacks hold the defaults of the current one.
-        records = fastavro.reader(file, load_schema("alert"))
-        record, more = next(records, None), next(records, None)
-    if not isinstance(record, dict) or more is not None:
-        raise ValueError("it holds no record" if record is None else "it holds several records")
-    return record
+def _only_record(content: bytes) -> dict[str, Any]:
+    text, blocks = read_container(content, max_bytes=MAX_FILE_BYTES)
+    records = sum(count for count, _ in blocks)
+    if records != 1:
+        raise ValueError("it holds several records" if records else "it holds no record")
+    block = next(data for count, data in blocks if count)
+    writer, current = _writer_schema(text), load_schema("alert")
+    # Fields that an older version lacks hold the defaults of the current one.
+    return read_whole(
+        "alert", block, lambda whole: read_record(whole, writer, current), max_bytes=MAX_FILE_BYTES
+    )
+
+
+def _writer_schema(text: bytes) -> dict[str, Any]:
+    try:
+        schema: dict[str, Any] = fastavro.parse_schema(json.loads(text))
+    except (AttributeError, RecursionError, SchemaParseException) as error:
+        raise ValueError(f"its schema cannot be read: {error}") from None
+    return schema
 
 
 def _from_message(content: bytes) -> Alert:

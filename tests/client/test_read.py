@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import fastavro
@@ -12,6 +13,7 @@ import pytest
 from broker_filter import ConfigError, read_alert
 from broker_filter.alerts.codec import from_avro, to_avro
 from broker_filter.alerts.record import to_record
+from broker_filter.client.read import MAX_FILE_BYTES
 from broker_filter.client.save import avro_files
 from broker_filter.schemas import known_versions, load_schema, schema_folder, schema_id
 
@@ -62,6 +64,9 @@ def wrong_file(kind: str, path: Path) -> None:
     elif kind == "another":
         with path.open("wb") as file:
             fastavro.writer(file, "string", ["x"])
+    elif kind == "bomb":
+        with path.open("wb") as file:
+            fastavro.writer(file, "bytes", [bytes(MAX_FILE_BYTES)], codec="deflate")
     elif kind == "image":
         shutil.copy(schema_folder().parent / "deploy" / "alert.png", path)
 
@@ -77,6 +82,7 @@ def wrong_file(kind: str, path: Path) -> None:
         ("several", "it holds several records"),
         ("none", "it holds no record"),
         ("another", "of another schema"),
+        ("bomb", "too_large"),
         ("image", "not an alert"),
     ],
 )
@@ -85,3 +91,15 @@ def test_a_file_that_holds_no_alert_is_named(kind: str, said: str, tmp_path: Pat
     wrong_file(kind, path)
     with pytest.raises(ConfigError, match=f"x.avro: .*{said}"):
         read_alert(path)
+
+
+def test_a_damaged_byte_gives_an_alert_or_the_one_error(tmp_path: Path) -> None:
+    avro_files(tmp_path)(SAMPLE)
+    (path,) = tmp_path.iterdir()
+    content = path.read_bytes()
+    for index in [*range(0, 20_000, 97), *range(20_000, len(content), 19)]:
+        damaged = bytearray(content)
+        damaged[index] ^= 1 << index % 8
+        path.write_bytes(damaged)
+        with suppress(ConfigError):
+            read_alert(path)
