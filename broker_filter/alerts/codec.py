@@ -6,6 +6,7 @@ with which they were written, with defaults for the fields that it does not have
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -118,7 +119,7 @@ def to_message(alert: Alert, topic: str, framing: Framing = BARE) -> OutgoingMes
 def to_json_dict(
     alert: Alert, *, light_curve: bool = False, samples: bool = False
 ) -> dict[str, Any]:
-    """Turn the alert into JSON types, under the schema's names.
+    """Turn the alert into JSON types, under the schema's names; what is not finite is None.
 
     Parameters
     ----------
@@ -144,7 +145,17 @@ def to_json_dict(
         }
         for one, rival in zip(record["rivals"], alert.rivals, strict=True):
             one["curve"] = None if rival.curve is None else rival.curve.tolist()
-    return record
+    finite: dict[str, Any] = _finite(record)
+    return finite
+
+
+def _finite(tree: Any) -> Any:  # noqa: ANN401  a tree of JSON types
+    """The same with None for numbers that JSON does not have."""
+    if isinstance(tree, dict):
+        return {key: _finite(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_finite(value) for value in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
 def _set_samples(record: dict[str, Any], samples: NDArray[np.float32] | None) -> None:

@@ -60,6 +60,12 @@ _CERTIFIED = {
     "certifiedLook": "look",
 }
 _INTERVAL = ("name", "unit", *QUANTILES)
+_NUMBERS = tuple(field.name for field in fields(Alert) if field.type == "float")
+_DATES = ("window_start_mjd_tai", "first_epoch_mjd_tai", "last_epoch_mjd_tai", "t0_mjd_tai")
+_CALENDAR = (-678_000.0, 2_973_000.0)  # years that Python's dates know, MJD
+_MJD_1970, _DAY_MS = 40_587, 86_400_000
+_FAR = 1e6  # from 0, for any number of a lens
+_LOG10_RHO = 1.0  # of the largest source that has a curve
 
 
 def _camel(name: str) -> str:
@@ -124,8 +130,15 @@ def from_record(record: Mapping[str, Any]) -> Alert:
     Raises
     ------
     ValueError
-        Its columns contradict the numbers that describe them.
+        Its columns contradict the numbers that describe them; or what every alert knows is no
+        number, or no date.
     """
+    alert = _of_record(record)
+    _check(alert)
+    return alert
+
+
+def _of_record(record: Mapping[str, Any]) -> Alert:
     curve, n = record["lightCurve"], record["nEpochs"]
     posterior, network = _draws(record["posterior"]), record["network"]
     best_constrained = record["bestConstrainedAlertId"]
@@ -151,6 +164,56 @@ def from_record(record: Mapping[str, Any]) -> Alert:
         noise=record["noise"] and Noise(**_unflat(Noise, record["noise"])),
         **{name: record[_camel(name)] for name in _PLAIN},
     )
+
+
+def _check(alert: Alert) -> None:
+    """ValueError for what no reader could draw, sort or date; what may be unknown may be NaN."""
+    for name in _NUMBERS:
+        _check_finite(name, getattr(alert, name))
+    for name in ("mjd_tai", "flux", "sigma"):
+        _check_finite(name, getattr(alert, name))
+    for entry in alert.summary:
+        _check_finite(f"summary of {entry.name}", [getattr(entry, one) for one in QUANTILES])
+    end = alert.window_start_mjd_tai + alert.window_days
+    for name in (*_DATES, "mjd_tai"):
+        _check_dates(name, getattr(alert, name))
+    _check_dates("the window's end", end)
+    for name in ("received_ms", "evaluated_ms", "created_ms"):
+        if (ms := getattr(alert, name)) is not None:
+            _check_dates(name, _MJD_1970 + ms / _DAY_MS)
+    if not (alert.sigma > 0).all():
+        raise ValueError("sigma is not above 0")
+    for one in alert.sources:
+        if not 0 < one.baseline_flux < math.inf:
+            raise ValueError(f"baselineFlux of {one.source!r:.40} is not above 0")
+    _check_lenses(alert)
+
+
+def _check_lenses(alert: Alert) -> None:
+    """ValueError for lenses of which there is no curve."""
+    log10_rho = alert.samples[:, alert.parameters.index("log10_rho")]
+    for samples in (alert.samples, () if alert.network is None else alert.network.samples):
+        if not (np.abs(samples) < _FAR).all() or (log10_rho > _LOG10_RHO).any():
+            raise ValueError("samples hold what is no lens")
+    best = alert.fit and alert.fit.best
+    if best and not (
+        abs(best.t0_mjd_tai) < math.inf
+        and abs(best.u0) < _FAR
+        and 0 < best.tE < math.inf
+        and 0 < best.rho <= 10**_LOG10_RHO
+    ):
+        raise ValueError("the fit's best is no lens")
+
+
+def _check_finite(name: str, values: ArrayLike) -> None:
+    if not np.isfinite(values).all():
+        raise ValueError(f"{name} is not finite")
+
+
+def _check_dates(name: str, mjd: ArrayLike) -> None:
+    first, last = _CALENDAR
+    if not np.all((np.asarray(mjd) > first) & (np.asarray(mjd) < last)):
+        raise ValueError(f"{name} is no date")
 
 
 def _draws(record: Mapping[str, Any]) -> Draws:

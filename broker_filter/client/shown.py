@@ -146,7 +146,7 @@ def _grid(alert: Alert) -> FloatArray:
 
 
 def bulk_limits(values: FloatArray, curve: FloatArray) -> tuple[float, float]:
-    """Limits of an axis that hold the curve and the bulk of the values.
+    """Limits of an axis that hold the curve and the bulk of the values, of which there may be none.
 
     One value in fifty, and one at least, does not count at either end, so that an outlier does not
     make the event invisible.
@@ -157,6 +157,8 @@ def bulk_limits(values: FloatArray, curve: FloatArray) -> tuple[float, float]:
     curve : ndarray, shape (m,), float64
     """
     n = len(values)
+    if not n:
+        values, n = curve, len(curve)
     ordered = np.sort(values)[min(max(1, n // 50), (n - 1) // 2) :]
     bulk = ordered[: n - 2 * (n - len(ordered))]
     low = min(float(bulk.min()), float(curve.min()))

@@ -42,7 +42,9 @@ from broker_filter.alerts.codec import (
 from broker_filter.alerts.curves import model_curves
 from broker_filter.alerts.lifecycle import EventState
 from broker_filter.alerts.record import to_record
+from broker_filter.client.text import format_alert
 from broker_filter.errors import PoisonMessage, SchemaError
+from broker_filter.observe.text import json_line
 from broker_filter.schemas import (
     CURRENT_VERSION,
     decode_strict,
@@ -376,6 +378,56 @@ def test_columns_that_contradict_their_numbers_are_poison(
         from_avro(encode("alert", record))
 
 
+def _first(column: bytes, dtype: str) -> bytes:
+    """The same column, its first number NaN."""
+    numbers = np.frombuffer(column, dtype).copy()
+    numbers[0] = math.nan
+    return numbers.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda r: r.update(log10K=math.nan), "log10_k is not finite"),
+        (lambda r: r.update(pEvent=math.inf), "p_event is not finite"),
+        (lambda r: r.update(lastEpochMjdTai=2_461_000.5e3), "last_epoch_mjd_tai is no date"),
+        (lambda r: r.update(windowDays=1e8), "the window's end is no date"),
+        (lambda r: r.update(createdMs=2**62), "created_ms is no date"),
+        (lambda r: r["posterior"]["summary"][0].update(median=math.nan), "summary of t0"),
+        (lambda r: r["posterior"].update(samples=_first(r["posterior"]["samples"], "<f4")), "lens"),
+        (lambda r: r["network"].update(samples=_first(r["network"]["samples"], "<f4")), "no lens"),
+        (lambda r: r["lightCurve"].update(mjdTai=_first(r["lightCurve"]["mjdTai"], "<f8")), "mjd_"),
+        (lambda r: r["lightCurve"].update(flux=_first(r["lightCurve"]["flux"], "<f4")), "flux is"),
+        (
+            lambda r: r["lightCurve"].update(sigma=bytes(len(r["lightCurve"]["sigma"]))),
+            "sigma is not above 0",
+        ),
+        (lambda r: r["sources"][0].update(baselineFlux=0.0), "baselineFlux"),
+        (lambda r: r["fit"]["best"].update(rho=math.nan), "best is no lens"),
+        (lambda r: r["fit"]["best"].update(tE=0.0), "best is no lens"),
+    ],
+)
+def test_what_no_reader_could_use_is_poison(
+    spoil: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    record = to_record(from_avro(SAMPLE))
+    spoil(record)
+    with pytest.raises(PoisonMessage, match=message):
+        from_avro(encode("alert", record))
+
+
+def test_what_may_be_unknown_may_be_no_number_and_is_null_in_json() -> None:
+    record = to_record(from_avro(SAMPLE))
+    record["reducedChi2"] = record["sources"][0]["chi2"] = record["fit"]["chi2"] = math.nan
+    record["log10KCertifiedError"], record["ra"] = math.inf, -math.inf
+    alert = from_avro(encode("alert", record))
+    shown = json.loads(json_line(to_json_dict(alert, light_curve=True, samples=True)))
+    assert shown["reducedChi2"] is shown["log10KCertifiedError"] is shown["ra"] is None
+    assert shown["sources"][0]["chi2"] is shown["fit"]["chi2"] is None
+    assert shown["log10K"] == alert.log10_k
+    assert "log10 K" in format_alert(alert)
+
+
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_are_poison_and_nothing_worse(value: bytes) -> None:
     with pytest.raises(PoisonMessage):
@@ -391,6 +443,8 @@ def test_a_flipped_byte_gives_an_alert_or_poison(index: int, byte: int) -> None:
     except PoisonMessage:
         return
     assert repr(from_avro(to_avro(alert))) == repr(alert)
+    assert format_alert(alert)
+    assert json_line(to_json_dict(alert, light_curve=True, samples=True))
 
 
 def test_an_alert_that_does_not_fit_the_schema_is_not_written() -> None:

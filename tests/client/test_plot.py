@@ -139,6 +139,7 @@ def test_limits_hold_curve_and_bulk() -> None:
     assert 3.0 < high < 3.3
     assert np.isfinite(bulk_limits(np.ones(1), np.ones(1))).all()
     assert np.isfinite(bulk_limits(np.ones(2), np.ones(1))).all()
+    assert np.isfinite(bulk_limits(np.ones(0), np.ones(1))).all()
 
 
 def test_names_with_a_dollar_are_drawn_as_they_are(
