@@ -40,16 +40,14 @@ class Mixture:
         Lower triangular roots of the covariances.
     bend : Bend
         Of the coordinates in which they are Gaussians.
-    prior_share : float
-        Of all samples.
     """
 
     share: Tensor
     centre: Tensor
     cholesky: Tensor
     bend: Bend
-    prior_share: float = 0.1
 
+    PRIOR_SHARE: ClassVar[float] = 0.1
     WIDE_SHARE: ClassVar[float] = 0.4
     WIDE: ClassVar[float] = 2.0
     COMPONENTS: ClassVar[int] = 12
@@ -146,7 +144,7 @@ class Mixture:
         return torch.from_numpy(found)
 
     def _first(self, n: int) -> int:
-        return max(1, round(self.prior_share * n))
+        return max(1, round(self.PRIOR_SHARE * n))
 
     def _maximised(self, z: Tensor, weight: Tensor, pooled: Tensor) -> Mixture:
         belongs = _belonging_to(self.share, self.centre, self.cholesky, z, weight)

@@ -44,14 +44,18 @@ class Stars:
         The star of each slot.
     """
 
-    __slots__ = ("_coordinates", "_series", "_series_of", "_slot_of", "_text_bytes", "name")
+    __slots__ = (
+        *("_code", "_coordinates", "_series", "_series_of", "_slot_of", "_text_bytes"),
+        "name",
+    )
 
     def __init__(self) -> None:
         self.name: list[StarId] = []
         self._text_bytes = 0
         self._series: list[Series] = []
+        self._code: dict[Series, int] = {}
         self._slot_of: dict[Series, dict[StarId, int]] = {}
-        self._series_of = np.zeros(0, np.uint16)
+        self._series_of = np.zeros(0, np.uint32)
         self._coordinates = np.zeros((0, 2))
 
     def __len__(self) -> int:
@@ -120,14 +124,15 @@ class Stars:
         return slot
 
     def _add_stars(self, series: Series, stars: list[StarId]) -> None:
-        if series not in self._series:
+        code = self._code.setdefault(series, len(self._series))
+        if code == len(self._series):
             self._series.append(series)
         first, size = len(self), len(self) + len(stars)
         self.name += stars
         self._text_bytes += _text_bytes(stars)
         self._slot_of[series].update(zip(stars, range(first, size), strict=True))
         self._make_room(size)
-        self._series_of[first:size] = self._series.index(series)
+        self._series_of[first:size] = code
 
     def _make_room(self, size: int) -> None:
         self._series_of = grown(self._series_of, size)
@@ -152,6 +157,7 @@ class Stars:
     def _index(self) -> None:
         """Find the slots of all stars anew."""
         self._slot_of = {series: {} for series in self._series}
+        self._code = {series: code for code, series in enumerate(self._series)}
         codes = self._series_of[: len(self)].tolist()
         for slot, (star, code) in enumerate(zip(self.name, codes, strict=True)):
             self._slot_of[self._series[code]][star] = slot
