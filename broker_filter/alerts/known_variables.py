@@ -83,26 +83,47 @@ def read_known_variables(path: Path) -> KnownVariables:
 def _gathered(rows: Iterable[Mapping[str, Any]]) -> KnownVariables:
     by_id: dict[str, str] = {}
     by_cell: dict[Cell, tuple[tuple[Vector, str], ...]] = {}
+    number = 0
     for number, row in enumerate(rows, start=1):
         if number > MOST_ROWS:
             raise ValueError(f"more than {MOST_ROWS} rows")
-        label = " ".join(str(row.get("label") or "").split())[:LONGEST_LABEL]
+        label = " ".join(_text(row.get("label")).split())[:LONGEST_LABEL]
         if not label:
             continue
-        if (star := row.get("id")) not in (None, ""):
-            by_id[str(star)] = label
-        if row.get("ra") not in (None, "") and row.get("dec") not in (None, ""):
-            ra, dec = float(row["ra"]), float(row["dec"])
-            if not (math.isfinite(ra) and abs(dec) <= 90):
-                raise ValueError(f"row {number}: no such place: ra {ra}, dec {dec}")
-            direction = _direction(ra, dec)
+        if star := _text(row.get("id")):
+            by_id[star] = label
+        ra, dec = _text(row.get("ra")), _text(row.get("dec"))
+        if ra and dec:
+            direction = _place(ra, dec, number)
             cell = _cell(direction)
             by_cell[cell] = (*by_cell.get(cell, ()), (direction, label))
+    if number and not by_id and not by_cell:
+        raise ValueError("no row has a label and an id or a place")
     return KnownVariables(by_id, by_cell)
 
 
+def _text(value: object) -> str:
+    """What a cell says; empty for nothing, which in a column of numbers may be NaN."""
+    if isinstance(value, float):
+        # A column of whole numbers with gaps is one of floats to pandas.
+        value = "" if math.isnan(value) else int(value) if value.is_integer() else value
+    if isinstance(value, bytes):
+        value = value.decode()
+    return "" if value is None else str(value).strip()
+
+
+def _place(ra: str, dec: str, number: int) -> Vector:
+    try:
+        place = float(ra), float(dec)
+    except ValueError as error:
+        raise ValueError(f"row {number}: {error}") from None
+    if not (math.isfinite(place[0]) and abs(place[1]) <= 90):
+        raise ValueError(f"row {number}: no such place: ra {ra}, dec {dec}")
+    return _direction(*place)
+
+
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         with named_extras("Parquet files"):
             import pyarrow.parquet as pq
         table = pq.read_table(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pyarrow as pa
@@ -47,12 +48,41 @@ def test_parquet_is_read_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "ids",
+    [
+        pa.array([7.0, None]),
+        pa.array([7.0, math.nan]),
+        pa.array([b"7", b""]),
+        pa.array([" 7 ", " "]),
+    ],
+)
+def test_ids_are_the_same_however_a_table_holds_them(tmp_path: Path, ids: pa.Array) -> None:
+    path = tmp_path / "known.PARQUET"
+    no_place = pa.array([math.nan, None])
+    table = {"id": ids, "label": ["EB", "RR"], "ra": no_place, "dec": no_place}
+    pq.write_table(pa.table(table), path)
+    known = read_known_variables(path)
+    assert known.label(7, None) == known.label("7", None) == "EB"
+    assert known.by_id == {"7": "EB"}
+    assert not known.by_cell
+
+
+def test_a_place_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "known.parquet"
+    pq.write_table(pa.table({"label": ["RR"], "ra": [[1.0]], "dec": [2.0]}), path)
+    with pytest.raises(ConfigError, match="row 1: could not convert"):
+        read_known_variables(path)
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("id,kind\n1,RR\n", "label"),
         ("label,ra\nRR,1\n", "ra and dec"),
         ("", "label"),
-        ("label,ra,dec\nRR,x,2\n", "could not convert"),
+        ("label,ra,dec\nRR,x,2\n", "row 1: could not convert"),
+        ("label,ra,dec\nRR,1\n", "no row has a label and an id or a place"),
+        ("label,id\n,1\n,2\n", "no row has a label and an id or a place"),
         ("label,ra,dec\nRR,1,95\n", "no such place"),
         ("label,ra,dec\nRR,nan,5\n", "no such place"),
         ("\x00\xff", "known.csv"),
