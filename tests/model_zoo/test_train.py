@@ -298,18 +298,19 @@ def test_the_flow_is_polished_where_that_is_asked_for(tmp_path: Path) -> None:
     assert same(encoder_before, list(trainer.network.encoder.parameters()))
 
 
-VARIABLE = {
+VARIABLE: dict[str, Any] = {
     "simulator": {**TINY["simulator"], "noise": "sky-1", "lookalikes": "sky-1"},
     "encoder": {**TINY["encoder"], "scan": True, "star_noise": True},
     "evidence": {"hidden": 16, "lookalikes": True},
+    "training": {**TINY["training"], "event_share": 0.4, "lookalike_share": 0.3},
 }
 
 
 def test_a_second_head_learns_to_tell_lenses_from_variable_stars(tmp_path: Path) -> None:
-    shares = {"batch": 48, "adamw_lr": 0.01, "event_share": 0.4, "lookalike_share": 0.3}
-    training = {**TINY["training"], **shares}
+    training = {**VARIABLE["training"], "batch": 48, "adamw_lr": 0.01}
     sizes = {"curves": 300, "epochs": 2, "batch": 100}
-    trainer = make_trainer(tmp_path, **VARIABLE, training=training, polish=sizes)
+    config = {**VARIABLE, "training": training}
+    trainer = make_trainer(tmp_path, **config, polish=sizes)
     steps = [trainer._step(0.0) for _ in range(60)]
     first, last = (sum(loss.lookalikes for loss in part) / 15 for part in (steps[:15], steps[-15:]))
     assert last < first - 0.05
@@ -318,7 +319,7 @@ def test_a_second_head_learns_to_tell_lenses_from_variable_stars(tmp_path: Path)
     assert trainer.final is not None
     assert trainer.final.lookalikes <= before.lookalikes
     trainer.save()
-    resumed = make_trainer(tmp_path, **VARIABLE, training=training)
+    resumed = make_trainer(tmp_path, **config)
     resumed.resume()
     assert same(weights(resumed), weights(trainer))
     assert resumed.best is not None
