@@ -62,6 +62,11 @@ def _status(args: argparse.Namespace) -> int:
         # The reader of our output (head, say) has gone; that is no error of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if args.command == "run":  # where the service does not expect one, it is a fault of ours
+            raise
+        print(f"broker-filter: {printable_lines(error)}", file=sys.stderr)
+        return EXIT_ERROR
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,9 +17,11 @@ import broker_filter
 from broker_filter import read_alert
 from broker_filter.cli import main
 from broker_filter.client.save import avro_files
+from broker_filter.commands import demo, replay
 from broker_filter.config import Model
 from broker_filter.inference import zoo
 from broker_filter.kafka import reader, sink
+from broker_filter.kafka.sink import MemorySink
 from broker_filter.observe import logs
 from broker_filter.schemas import schema_folder, schema_id
 
@@ -121,6 +123,59 @@ def test_client_properties_reach_the_client(
     Path("login").write_text("security.protocol=sasl_ssl\nsasl.mechanism=NONESUCH\n")
     assert main([*command, "--client-config", "login"]) == 2
     assert "NONESUCH" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "replay star.csv --topic t --zero-point inf",
+        "replay star.csv --topic t --start nan",
+        "score star.csv --zero-point nan",
+        "subscribe --min-log10-k nan",
+        "subscribe --timeout nan",
+        "subscribe --timeout -1",
+        "page --keep-days nan",
+        "page --port 65536",
+        "recovery truth.jsonl alerts.jsonl --log10-k nan",
+        "forward --to webhook --patience nan",
+        "forward --to webhook --target-timeout 0",
+        "demo --stars 0",
+        "demo --injected -1",
+        "demo --seed -1",
+    ],
+)
+def test_numbers_beyond_their_bounds_are_refused(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(line.split())
+    assert end.value.code == 2
+    assert f"argument {line.split()[-2]}: {line.split()[-1]} is not" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("replay star.csv --topic t --start 2 --stop 1", "--start 2 is not before --stop 1"),
+        ("demo --stars 3 --injected 4", "--injected 4 is more than --stars 3"),
+        ("demo --out star.csv/demo", "star.csv/demo"),
+        ("score star.csv --plots star.csv/plots", "star.csv/plots"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(
+    line: str,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(replay, "open_sink", lambda *_: MemorySink())
+    monkeypatch.setattr(replay, "stop_on_signals", lambda _: None)
+    monkeypatch.setattr(demo, "stop_on_signals", lambda _: None)
+    Path("star.csv").write_text("mjd,flux,flux_err\n60000.0,1.0,0.1\n")
+    assert main(line.split()) == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_check_config_shows_what_the_service_will_use(

@@ -38,6 +38,7 @@ from broker_filter.config import (
     SurveyNoise,
 )
 from broker_filter.decode.native import encode_block
+from broker_filter.errors import ConfigError
 from broker_filter.inference.threads import use_one_thread
 from broker_filter.inference.zoo import Entry
 from broker_filter.kafka.sink import Sink
@@ -70,6 +71,9 @@ def run(args: argparse.Namespace) -> int:
         threshold lets pass (`broker_filter.commands.demo_verdict`); else 1.
     """
     stop_on_signals(_interrupt)  # so that SIGTERM, too, leaves what there is
+    if args.injected > args.stars:
+        raise ConfigError(f"--injected {args.injected} is more than --stars {args.stars}")
+    args.out.mkdir(parents=True, exist_ok=True)  # what cannot be written is said at once
     began = time.monotonic()
     configure_logging("error", "text")
     use_one_thread()

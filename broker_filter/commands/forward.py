@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker_filter.commands.options import add_alert_source, positive_int
+from broker_filter.commands.options import add_alert_source, number, positive_int
 from broker_filter.forward.target import SECRET_VARIABLE
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     target.add_argument(
         "--target-timeout",
-        type=float,
+        type=number(0.01, 1e5),
         default=30.0,
         metavar="S",
         help="for one attempt; default: %(default)g",
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     kept.add_argument(
         "--patience",
-        type=float,
+        type=number(0, 1e7),
         default=PATIENCE_S,
         metavar="S",
         help="how long the target may be away before an alert is set aside; default: %(default)g",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from broker_filter.commands.options import number
 from broker_filter.photometry.magnitudes import AB_ZERO_POINT
 from broker_filter.photometry.times import TIME_SYSTEMS
 
@@ -17,7 +18,7 @@ def add_lightcurve_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--time-system", choices=TIME_SYSTEMS, help="default: recognised")
     parser.add_argument(
         "--zero-point",
-        type=float,
+        type=number(-100, 100),
         default=AB_ZERO_POINT,
         metavar="MAG",
         help="magnitude of 1 nJy (default: %(default)s, AB)",

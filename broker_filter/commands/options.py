@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
+import math
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from broker_filter.alerts.verdict import VERDICTS
 from broker_filter.types import ALERT_TOPIC, STATES
 
-__all__ = ["add_alert_source", "add_client_config", "add_topic", "positive_int", "some_of"]
+__all__ = [
+    "add_alert_source",
+    "add_client_config",
+    "add_topic",
+    "number",
+    "positive_int",
+    "some_of",
+    "whole",
+]
 
 
 def add_client_config(parser: argparse._ActionsContainer, of: str = "") -> None:
@@ -22,11 +31,35 @@ def add_client_config(parser: argparse._ActionsContainer, of: str = "") -> None:
     )
 
 
-def positive_int(text: str) -> int:
-    """A whole number of 1 or more, as an option's type."""
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return value
+def number(least: float, most: float) -> Callable[[str], float]:
+    """A number between two, or one of them, as an option's type; NaN is none."""
+
+    def read(text: str) -> float:
+        value = float(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not a number from {least:g} to {most:g}")
+        return value
+
+    read.__name__ = "number"
+    return read
+
+
+def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
+    """A whole number between two, or one of them, as an option's type."""
+
+    def read(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            upper = "or more" if most == math.inf else f"to {most:g}"
+            raise argparse.ArgumentTypeError(f"{text} is not {least} {upper}")
+        return value
+
+    read.__name__ = "whole number"
+    return read
+
+
+positive_int = whole(1)
+"""A whole number of 1 or more, as an option's type."""
 
 
 def add_topic(parser: argparse._ActionsContainer, topic: str = ALERT_TOPIC) -> None:
@@ -47,7 +80,7 @@ def add_alert_source(parser: argparse._ActionsContainer) -> None:
         "--group-id", help="share the topic with this consumer group, and go on there"
     )
     parser.add_argument("--from-beginning", action="store_true", help="start at the oldest alert")
-    parser.add_argument("--min-log10-k", type=float, metavar="X", help="lowest log10 K")
+    parser.add_argument("--min-log10-k", type=number(-1e6, 1e6), metavar="X", help="lowest log10 K")
     parser.add_argument("--state", action="append", choices=STATES, help="may be given repeatedly")
     parser.add_argument(
         "--verdict",
@@ -58,7 +91,7 @@ def add_alert_source(parser: argparse._ActionsContainer) -> None:
     )
     parser.add_argument("--max-alerts", type=positive_int, metavar="N", help="stop after N alerts")
     parser.add_argument(
-        "--timeout", type=float, metavar="S", help="stop after S seconds of silence"
+        "--timeout", type=number(0, 1e9), metavar="S", help="stop after S seconds of silence"
     )
     add_client_config(parser)
 

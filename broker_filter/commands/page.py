@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker_filter.commands.options import add_client_config, add_topic, positive_int
+from broker_filter.commands.options import add_client_config, add_topic, number, positive_int, whole
 from broker_filter.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,7 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="default: broker-filter-page.sqlite here, or page.sqlite in the archive",
     )
     database.add_argument(
-        "--keep-days", type=float, default=30.0, metavar="N", help="default: %(default)g"
+        "--keep-days",
+        type=number(0.01, 1e5),
+        default=30.0,
+        metavar="N",
+        help="default: %(default)g",
     )
     database.add_argument(
         "--keep-events", type=positive_int, default=20_000, metavar="N", help="default: %(default)s"
@@ -54,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("where to serve it")
     server.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
     server.add_argument(
-        "--port", type=int, default=8765, help="0 for a free one; default: %(default)s"
+        "--port", type=whole(0, 65_535), default=8765, help="0 for a free one; default: %(default)s"
     )
     server.add_argument(
         "--password-file", type=Path, metavar="FILE", help="holds the password that is asked for"

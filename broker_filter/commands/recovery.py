@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from broker_filter.commands.options import add_client_config
+from broker_filter.commands.options import add_client_config, number
 from broker_filter.observe.text import aligned_table
 
 __all__ = ["add_arguments", "format_report", "run"]
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--log10-k",
-        type=float,
+        type=number(-1e6, 1e6),
         metavar="X",
         help="threshold for the bound on false alarms (default: the lowest in the alerts)",
     )

@@ -84,9 +84,11 @@ def expand(sources: Sequence[Path | str], note: Report = lambda _: None) -> list
         A source does not exist, or a folder has no file with a suffix that is known.
     """
     files: dict[Path, Path] = {}
-    for source in map(Path, sources):
-        if not source.exists():
-            raise ConfigError(f"{source}: no such file or folder")
+    for given in sources:
+        # An empty name would be the folder in which we happen to run.
+        source = Path(given)
+        if not str(given) or not source.exists():
+            raise ConfigError(f"{str(given)!r}: no such file or folder")
         found = [source] if not source.is_dir() else sorted(source.rglob("*"))
         if source.is_dir():
             found = [path for path in found if path.is_file() and path.suffix in SUFFIXES]
@@ -154,6 +156,8 @@ def publish_archive(args: argparse.Namespace, sink: Sink) -> int:
     ConfigError, TransientError
         As `expand`, `load` and `publish`.
     """
+    if args.start >= args.stop:
+        raise ConfigError(f"--start {args.start:g} is not before --stop {args.stop:g}")
     faults = _Faults()
     schemas = _schemas(args)
     event_time = EventTimes(schemas)

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from broker_filter.commands.lightcurve_options import add_lightcurve_options
-from broker_filter.commands.options import add_client_config
+from broker_filter.commands.options import add_client_config, number
 
 __all__ = ["add_arguments"]
 
@@ -109,9 +109,11 @@ def _add_pace(group: argparse._ArgumentGroup) -> None:
         "--rate", type=_speed, default=math.inf, metavar="N", help="messages a second at most"
     )
     group.add_argument(
-        "--start", type=float, default=-math.inf, metavar="MJD", help="TAI, inclusive"
+        "--start", type=number(-1e7, 1e7), default=-math.inf, metavar="MJD", help="TAI, inclusive"
     )
-    group.add_argument("--stop", type=float, default=math.inf, metavar="MJD", help="TAI, exclusive")
+    group.add_argument(
+        "--stop", type=number(-1e7, 1e7), default=math.inf, metavar="MJD", help="TAI, exclusive"
+    )
     group.add_argument(
         "--loop", type=_turns, default=1, metavar="N", help="replay N times, or forever"
     )

@@ -46,13 +46,16 @@ def read_position(path: Path, fingerprint: str) -> Position:
     Raises
     ------
     ConfigError
-        The file is no such file, or belongs to a replay of other sources or options.
+        The file is no such file, belongs to a replay of other sources or options, or would be in a
+        folder that does not exist.
     """
     try:
         stored = json.loads(path.read_bytes())
         if stored.pop("fingerprint") == fingerprint:
             return Position(**stored)
     except FileNotFoundError:
+        if not path.parent.is_dir():  # said now, not when there is something to keep
+            raise ConfigError(f"{path}: there is no folder {path.parent}") from None
         return Position()
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         raise ConfigError(f"{path} is no position of a replay: {error}") from None
@@ -63,9 +66,18 @@ def read_position(path: Path, fingerprint: str) -> Position:
 
 
 def write_position(path: Path, fingerprint: str, position: Position) -> None:
-    """Write where a replay stands, so that the file is whole at any time."""
+    """Write where a replay stands, so that the file is whole at any time.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be written there.
+    """
     part = path.with_name(path.name + ".part")
     names = Position.__dataclass_fields__
     stored = {name: getattr(position, name) for name in names} | {"fingerprint": fingerprint}
-    part.write_text(json.dumps(stored))
-    part.replace(path)
+    try:
+        part.write_text(json.dumps(stored))
+        part.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: the position cannot be kept: {error.strerror}") from None

@@ -32,10 +32,10 @@ def parse_range(text: str) -> TopicRange:
     ConfigError
         The text is not of this form.
     """
-    url = urlsplit(text)
-    query = dict(parse_qsl(url.query, keep_blank_values=True))
-    topic = url.path.strip("/")
     try:
+        url = urlsplit(text)
+        query = dict(parse_qsl(url.query, keep_blank_values=True))
+        topic = url.path.strip("/")
         if not url.netloc or not topic or query.keys() - {"offsets", "time", "partitions"}:
             raise ValueError("expected host, topic, and nothing but offsets, time or partitions")
         first, colon, last = query.get("offsets", ":").partition(":")
@@ -49,7 +49,7 @@ def parse_range(text: str) -> TopicRange:
             times_ms=(_time_ms(begin), _time_ms(end)),
             partitions=frozenset(map(int, filter(None, query.get("partitions", "").split(",")))),
         )
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ConfigError(
             f"{text}: {error}; such as kafka://localhost:9092/alerts?offsets=1000:2000, or "
             "kafka://localhost:9092/alerts?time=2026-03-10T00:00/2026-03-11T00:00"

@@ -276,6 +276,36 @@ class TestCommand:
         with pytest.raises(ConfigError, match="no file with suffix"):
             expand([tmp_path])
 
+    def test_an_empty_source_is_not_the_folder_we_run_in(self):
+        with pytest.raises(ConfigError, match="'': no such file"):
+            expand([""])
+
+    @pytest.mark.parametrize(
+        ("option", "said"),
+        [
+            ("--star=\udcff", "star '?' is not UTF-8"),
+            (f"--star={'ü' * 33}", "is empty, or longer than 64 bytes"),
+            (f"--survey={'s' * 65}", "survey 'sss"),
+            ("--survey=", "survey '' is empty"),
+        ],
+    )
+    def test_names_that_no_message_holds_are_refused(self, folder, option, said, capsys):
+        status, sink = command(folder, option)
+        assert (status, sink.messages) == (3, [])
+        assert said in capsys.readouterr().err
+
+    def test_a_file_whose_name_is_not_utf_8_does_not_end_the_replay(self, folder):
+        others = command(folder)[1].messages
+        (folder / "three\udcff_I.dat").write_text(GOOD)
+        status, sink = command(folder)
+        assert (status, sink.messages) == (3, others)
+
+    def test_a_position_that_cannot_be_kept_is_said_first(self, folder):
+        sink = MemorySink()
+        with pytest.raises(ConfigError, match="there is no folder"):
+            command(folder, f"--resume={folder}/none/position", sink=sink)
+        assert not sink.messages
+
     def test_a_file_named_twice_is_read_once(self, folder):
         assert expand([folder / "one_I.dat", folder]) == [
             folder / "one_I.dat",

@@ -40,6 +40,7 @@ class TestName:
             "kafka://a:1/t?offsets=1:2&time=2026-01-01/",
             "kafka://a:1/t?time=yesterday/",
             "kafka://a:1/t?partitions=x",
+            "kafka://[::1:9092/t",
         ],
     )
     def test_anything_else_is_refused_with_an_example(self, text):

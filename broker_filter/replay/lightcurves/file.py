@@ -190,6 +190,24 @@ def _split(
         yield series.groups[series.group[part[0]]], part
 
 
+def _check_names(path: Path, **names: str) -> None:
+    """SchemaError for a name that no message can hold."""
+    for what, name in names.items():
+        most = MAX_STAR_ID_BYTES if what == "star" else MAX_NAME_CHARACTERS
+        try:
+            length = len(name.encode())
+        except UnicodeEncodeError:  # a file's name may be any bytes
+            fault = "is not UTF-8"
+        else:
+            if (length if what == "star" else len(name)) <= most and (name or what == "source"):
+                continue
+            fault = f"is empty, or longer than {most} bytes"
+        raise SchemaError(
+            f"{path}: {what} {printable(name, 80)!r} {fault}: give another --star, --band or"
+            " --survey, or rename the file"
+        )
+
+
 def _part(
     path: Path,
     survey: str,
@@ -199,12 +217,7 @@ def _part(
 ) -> Photometry:
     mjd, measured, rows, epochs = columns
     star, band, source = labels
-    if len(star.encode()) > MAX_STAR_ID_BYTES or max(len(band), len(source)) > MAX_NAME_CHARACTERS:
-        star, band, source = (printable(name, 80) for name in labels)
-        raise SchemaError(
-            f"{path}: star {star!r}, band {band!r} or source {source!r} is longer than "
-            f"{MAX_STAR_ID_BYTES} bytes: give a shorter --star, or rename the file"
-        )
+    _check_names(path, survey=survey, star=star, band=band, source=source)
     flux, flux_err = measured.flux[rows], measured.err[rows]
     if np.isnan(flux_err).any():
         flux_err = np.full(len(flux), point_to_point_scatter(flux))
