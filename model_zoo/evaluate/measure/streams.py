@@ -108,52 +108,82 @@ def measure_streams(
         sub-sample: ``over_time``, the sup so far by day, and ``paths``, the highest streams.
     """
     network.eval()
-    began, looks, trigger, refined, stride = time.perf_counter(), 0, -np.inf, 0, 1
-    days, sup, sub = simulator.pattern.days, [], list[Looks]()
+    days, began = simulator.pattern.days, time.perf_counter()
     every = -(-sizes.streams // (SUB_SAMPLE * BATCH))
     drawn = batches(
         simulator.unthinned.noise, sizes.streams, SEEDS["streams"], "streams", quiet=quiet
     )
+    watch, sup, sub = _Watch(network, simulator), [], list[Looks]()
     for i, batch in enumerate(drawn):
+        if i < every:
+            sub.append(watch.look(batch))
+            sup.append(sub[-1].highest(len(batch)))
+            continue
         if i == every:
             spent = time.perf_counter() - began
             full = spent / every * (sizes.streams / BATCH - every)
-            stride = choose_stride(full, 60 * minutes - spent)
-        found = look_at(network, batch, stream_looks(batch, days).strided(stride), simulator)
-        top = found.highest(len(batch))
-        looks += len(found)
-        if i < every:
-            sub.append(found)
-        elif stride > 1:
-            order = np.argsort(top)[::-1]
-            chosen, trigger = (
-                order[: len(top) // REFINED],
-                max(trigger, top[order[len(top) // REFINED]]),
-            )
-            all_looks = stream_looks(batch, days)
-            again = look_at(network, batch, all_looks[np.isin(all_looks.stream, chosen)], simulator)
-            top = np.maximum(top, again.highest(len(batch)))
-            looks, refined = looks + len(again), refined + len(chosen)
-        sup.append(top)
-    highest, first = np.concatenate(sup), sup[:every]
+            watch.stride = choose_stride(full, 60 * minutes - spent)
+        sup.append(watch.highest(batch))
+    highest, first, stride = np.concatenate(sup), sup[:every], watch.stride
     rise = max(_rise(f, stride, len(top)) for f, top in zip(sub, first, strict=True))
     rows = [bound_held(int((highest >= p).sum()), len(highest), 10**p) for p in STREAM_POWERS]
     return {
         "n_streams": len(highest),
         "star_days": len(highest) * days / 4,
         "without_looks": int(np.isneginf(highest).sum()),
-        "looks": looks,
+        "looks": watch.looks,
         "n_every_exposure": sum(map(len, first)) if stride > 1 else len(highest),
         "stride": stride,
-        "refined": refined,
+        "refined": watch.refined,
         "largest_rise": rise,
-        "complete_above": float(trigger) + rise if refined else None,
+        "complete_above": float(watch.left_out) + rise if watch.refined else None,
         "sup_tail": rows,
         "holds": all(row["holds"] for row in rows),
         "false_alarms": [_alarms(row, days / 4) for row in rows],
         "over_time": _over_time(sub, [len(top) for top in first], days),
         "paths": _paths(sub, [len(top) for top in first]),
     }
+
+
+class _Watch:
+    """Looks at streams, and counts them: at every exposure until ``stride`` is widened.
+
+    Attributes
+    ----------
+    looks : int
+        Calls of the network so far.
+    refined : int
+        Streams looked at in strides and then at every exposure.
+    left_out : float
+        The highest log10 K, over strides, of a stream that was looked at in strides alone.
+    """
+
+    def __init__(self, network: Network, simulator: Simulator) -> None:
+        self.network, self.simulator = network, simulator
+        self.stride, self.looks, self.refined, self.left_out = 1, 0, 0, -np.inf
+
+    def look(self, batch: Curves) -> Looks:
+        """Looks at all streams of a batch, in strides."""
+        return self._at(batch, self._all(batch).strided(self.stride))
+
+    def highest(self, batch: Curves) -> Floats:
+        """The highest log10 K of each stream; the streams that come highest in strides again."""
+        top = self.look(batch).highest(len(batch))
+        if self.stride == 1:
+            return top
+        order, n = np.argsort(top)[::-1], len(top) // REFINED
+        self.left_out = max(self.left_out, top[order[n]])
+        self.refined += n
+        looks = self._all(batch)
+        again = self._at(batch, looks[np.isin(looks.stream, order[:n])])
+        return np.maximum(top, again.highest(len(batch)))
+
+    def _all(self, batch: Curves) -> Looks:
+        return stream_looks(batch, self.simulator.pattern.days)
+
+    def _at(self, batch: Curves, looks: Looks) -> Looks:
+        self.looks += len(looks)
+        return look_at(self.network, batch, looks, self.simulator)
 
 
 def choose_stride(full: float, left: float) -> int:
