@@ -599,6 +599,26 @@ class TestWhatAColumnHolds:
         assert "\x1b[2J" not in err
 
 
+def test_a_damaged_zip_is_named_and_the_rest_is_sent(folder, capsys):
+    others = command(folder)[1].messages
+    path = folder / "damaged.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("three_I.dat", GOOD)
+    content = path.read_bytes()
+    damage = [content[: len(content) // 2] + content[-40:]]
+    for index in range(len(content)):
+        spoilt = bytearray(content)
+        spoilt[index] ^= 0xFF
+        damage.append(bytes(spoilt))
+    for spoilt in damage:
+        path.write_bytes(spoilt)
+        status, sink = command(folder)
+        sent = [message for message in sink.messages if message.key != b"three_I"]
+        assert sent == others
+        assert status in (0, 3)
+    assert "damaged.zip" in capsys.readouterr().err
+
+
 def test_a_zip_of_light_curves(folder, tmp_path_factory, capsys):
     path = tmp_path_factory.mktemp("zip") / "curves.zip"
     with zipfile.ZipFile(path, "w") as archive:

@@ -6,9 +6,12 @@ light curves is read member by member, each through a temporary file of its own.
 
 from __future__ import annotations
 
+import lzma
 import math
+import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -41,6 +44,11 @@ LIGHT_CURVE_SUFFIXES: Final = frozenset(
 MAX_EPOCHS_PER_MESSAGE: Final = 10_000
 MAX_MEMBER_BYTES: Final = 256 << 20
 EPOCH_BYTES: Final = 60
+# What the reader of zip archives raises for damaged ones, and for what it does not know.
+_DAMAGED: Final = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(EOFError, OSError, RuntimeError, ValueError),
+)
 
 Baseline = Literal["history", "median"]
 
@@ -192,33 +200,40 @@ def _read_file(
     """Light curves of a file, or why there is none."""
     try:
         if zipfile.is_zipfile(path):
-            yield from _read_zip(path, read, note)
+            with _open_zip(path) as archive:
+                yield from _read_zip(archive, path, read, note)
         else:
             yield read(path)
     except SchemaError as error:
         yield str(error)
 
 
+def _open_zip(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except _DAMAGED as error:
+        raise SchemaError(f"{path}: not a zip archive that can be read: {error}") from None
+
+
 def _read_zip(
-    path: Path, read: Callable[[Path], LightCurve], note: Report
+    archive: zipfile.ZipFile, path: Path, read: Callable[[Path], LightCurve], note: Report
 ) -> Iterator[LightCurve | str]:
-    with zipfile.ZipFile(path) as archive:
-        members = [
-            one
-            for one in archive.infolist()
-            if not one.is_dir() and Path(one.filename).suffix in LIGHT_CURVE_SUFFIXES
-        ]
-        if hidden := [one.filename for one in members if is_hidden(one.filename)]:
-            note(f"{path}: {len(hidden)} hidden files left out, such as {hidden[0]}")
-        for member in members:
-            place = path / member.filename
-            if is_hidden(member.filename):
-                continue
-            try:
-                yield _read_member(archive, member, place, read)
-            except (SchemaError, zipfile.BadZipFile, OSError, RuntimeError, ValueError) as error:
-                text = str(error)
-                yield text if str(place) in text else f"{place}: cannot be read: {text}"
+    members = [
+        one
+        for one in archive.infolist()
+        if not one.is_dir() and Path(one.filename).suffix in LIGHT_CURVE_SUFFIXES
+    ]
+    if hidden := [one.filename for one in members if is_hidden(one.filename)]:
+        note(f"{path}: {len(hidden)} hidden files left out, such as {hidden[0]}")
+    for member in members:
+        place = path / member.filename
+        if is_hidden(member.filename):
+            continue
+        try:
+            yield _read_member(archive, member, place, read)
+        except (SchemaError, *_DAMAGED) as error:
+            text = str(error)
+            yield text if str(place) in text else f"{place}: cannot be read: {text}"
 
 
 def _read_member(
