@@ -96,7 +96,7 @@ def _open(path: Path) -> Iterator[Any]:
         with pq.ParquetFile(path) as table:
             _require_time(path, table.schema_arrow)
             yield table
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError, ValueError) as error:  # damage is any of them to Arrow
         raise SchemaError(f"{path}: not readable as Parquet: {error}") from error
 
 

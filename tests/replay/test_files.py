@@ -305,6 +305,17 @@ class TestParquet:
         assert out == []
         assert "z.parquet" in said[0]
 
+    def test_damage_anywhere_is_reported_and_ends_nothing(self, tmp_path):
+        content = self.write(tmp_path / "z.parquet", [{"candidate": {"jd": JD}}])
+        said = []
+        for index in range(4, len(content) - 8):
+            spoilt = bytearray(content)
+            spoilt[index] ^= 0xFF
+            _, new = read(tmp_path, bytes(spoilt), "z.parquet")
+            PacketFile(tmp_path / "z.parquet", event_time).begins(said.append)
+            said += new
+        assert any("z.parquet" in line for line in said)
+
 
 @pytest.mark.shared_data
 class TestRealPackets:
