@@ -26,6 +26,7 @@ from broker_filter.alerts.record import to_record
 from broker_filter.client.corner import plot_corner
 from broker_filter.client.figure import require_matplotlib
 from broker_filter.client.plot import plot_light_curve
+from broker_filter.errors import ConfigError
 from broker_filter.extras import named_extras
 from broker_filter.schemas import load_schema
 
@@ -119,8 +120,10 @@ def parquet_file(path: Path) -> Iterator[Save]:
     Raises
     ------
     ConfigError
-        pyarrow is not installed.
+        pyarrow is not installed, or there is a folder of that name.
     """
+    if path.is_dir():
+        raise ConfigError(f"{path}: a folder; name the Parquet file")
     with named_extras("Parquet files"):
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -165,11 +165,11 @@ class Subscription:
 
 
 def _headers(message: Message) -> tuple[float | None, str | None, str | None]:
-    """Read log10 K, state and verdict from the headers; None where one is missing."""
+    """Read log10 K, state and verdict from the headers; None where one is missing or null."""
     headers = dict(message.headers)
     try:
         log10_k, state, verdict = (
-            None if (value := headers.get(name)) is None else value.decode()
+            value.decode() if (value := headers.get(name)) else None
             for name in ("log10K", "state", "verdict")
         )
         return None if log10_k is None else float(log10_k), state, verdict

@@ -134,9 +134,14 @@ def test_alerts_come_in_order() -> None:
         ({"min_log10_k": 3, "states": ["new"]}, []),
     ],
 )
-@pytest.mark.parametrize("headers", [{}, {"log10K": None, "state": None}], ids=["headers", "none"])
+@pytest.mark.parametrize(
+    "headers",
+    # A header that is null comes from the client as empty.
+    [{}, {"log10K": None, "state": None}, {"log10K": b"", "state": b"", "verdict": b""}],
+    ids=["headers", "none", "null"],
+)
 def test_only_what_is_wanted_comes(
-    wanted: dict[str, Any], expected: list[Any], headers: dict[str, None]
+    wanted: dict[str, Any], expected: list[Any], headers: dict[str, bytes | None]
 ) -> None:
     sent = [alert(2), alert(8, "update"), alert(1, "retraction")]
     subscription = listen(*(message(one, **headers) for one in sent), **wanted)
@@ -424,6 +429,11 @@ def test_parquet_without_pyarrow_tells_how_to_get_it(
         pytest.raises(ConfigError, match=r"pip install 'broker-filter\[parquet\]'"),
         parquet_file(tmp_path / "x.parquet"),
     ):
+        pass
+
+
+def test_parquet_into_a_folder_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a folder"), parquet_file(tmp_path):
         pass
 
 
