@@ -48,7 +48,8 @@ SHARES: Final[Mapping[str, tuple[str, float]]] = {
 """The class of each model, and its share of the class's rate."""
 
 SURE, SURE_OF_LENS = 0.9, 0.95
-"""Probability from which on a class is the verdict; telescopes follow a lens."""
+"""Probability from which on a class is the verdict, or a lens of either class: telescopes follow
+those."""
 
 REPEATED, REPEATS = 0.1, 3
 """Factor on the rates of lenses and artefacts for each earlier event, up to so many: hardly a star
@@ -180,11 +181,16 @@ def verdict_of(found: Findings, record: Record, rates: Rates) -> Verdict:
     classes = dict.fromkeys(CLASSES, 0.0)
     for name, probability in models.items():
         classes[SHARES[name][0]] += probability
-    first, second = sorted(CLASSES, key=lambda name: -classes[name])[:2]
+    ranked = sorted(CLASSES, key=lambda name: -classes[name])
+    first = ranked[0]
+    # Whether a lens is anomalous is no doubt that it is one.
+    same = LENSES if first in LENSES else (first,)
+    second = next(name for name in ranked if name not in same)
     model = max(
         (name for name in models if SHARES[name][0] == first), key=lambda name: models[name]
     )
-    doubt = _doubt(found, record, classes[first], first, second, model)
+    probability = sum(classes[name] for name in same)
+    doubt = _doubt(found, record, probability, first, second, model)
     if doubt:
         return Verdict(UNCLEAR, classes, doubt)
     return Verdict(first, classes, _reason(found, record, first, model))
@@ -218,7 +224,8 @@ def _doubt(
             " each source has its own f_s and baseline; more epochs settle it"
         )
     if probability < (SURE_OF_LENS if first in LENSES else SURE):
-        return f"{first} ({probability:.0%}) or {second}: {_settles(found, first, second)}"
+        name = "a lens" if first in LENSES else first
+        return f"{name} ({probability:.0%}) or {second}: {_settles(found, first, second)}"
     against = found.log10_evidence[model]
     if first in LOOK_ALIKES and against < DECISIVE:
         return f"the data do not tell {first} from microlensing: {_settles(found, first, second)}"

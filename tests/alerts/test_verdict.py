@@ -122,6 +122,16 @@ def test_a_lens_needs_a_probability_of_19_in_20() -> None:
     assert other.verdict == "outburst"
 
 
+def test_a_lens_that_may_be_anomalous_is_one_all_the_same() -> None:
+    for lead, verdict in ((0.8, "microlensing"), (1.2, "anomalous-lens")):
+        said = verdict_of(found(anomalous=lead), Record(), RATES)
+        assert said.verdict == verdict
+        assert said.probabilities[verdict] < 0.7
+    doubtful = verdict_of(found(anomalous=0.8, outburst=-1.0), Record(), RATES)
+    assert doubtful.verdict == "unclear"
+    assert doubtful.reason.startswith("a lens (84%) or outburst")
+
+
 def test_a_catalogued_variable_needs_more_evidence() -> None:
     close = found(periodic=-3.0)
     assert verdict_of(close, Record(), RATES).verdict == "microlensing"
