@@ -71,7 +71,9 @@ def test_every_epoch_is_drawn_where_it_belongs(
     alert: Alert, tmp_path: Path, figures: list[Figure]
 ) -> None:
     plot_light_curve(without_fit(alert), tmp_path / "curve.png", point_source)
-    for i, drawn in enumerate(figures[0].axes[0].containers):
+    containers = figures[0].axes[0].containers
+    assert len(containers) == len(alert.sources)
+    for i, drawn in enumerate(containers):
         data = drawn.lines[0]
         np.testing.assert_array_equal(data.get_ydata(), alert.flux[alert.source == i])
         last = alert.mjd_tai[alert.source == i][-1]
