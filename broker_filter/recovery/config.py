@@ -18,7 +18,7 @@ __all__ = ["QUARTER", "InjectionConfig", "Range", "read_config"]
 QUARTER: Final = 4
 """Windows are anchored to a grid of so many steps a window; each step is one test of a star."""
 
-_STRICT = ConfigDict(extra="forbid", frozen=True)
+_STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Range(BaseModel):

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import fastavro
+from fastavro.schema import SchemaParseException
 
 from broker_filter.alerts.codec import from_message, to_json_dict
-from broker_filter.errors import ConfigError
+from broker_filter.errors import ConfigError, PoisonMessage
 from broker_filter.kafka.properties import Properties
 from broker_filter.kafka.ranges import SCHEME, messages_of, offsets_of
+from broker_filter.observe.text import printable
 from broker_filter.replay.topic_range import parse_range
 
 __all__ = ["Event", "InjectedEvents", "Sighting", "read_alerts", "read_truth"]
+
+# What the reader of Avro containers raises for damaged ones.
+_DAMAGED = (
+    *(ValueError, TypeError, AttributeError, LookupError, EOFError, OSError, OverflowError),
+    *(RecursionError, zlib.error, SchemaParseException),
+)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +87,40 @@ def read_truth(path: Path) -> InjectedEvents:
     ConfigError
         The file cannot be read, or is something else; the message names the line.
     """
-    run: Mapping[str, Any] | None = None
+    run: tuple[int, float, float] | None = None
     events: dict[str, Event] = {}
-    names = set(Event.__dataclass_fields__)
     for number, line in _json_lines(path):
         try:
             if line["kind"] == "run":
-                run = line
+                windows, *others = (
+                    _finite(line[name])
+                    for name in ("untouched_windows", "window_days", "detectable_snr")
+                )
+                run = int(windows), others[0], others[1]
             else:
-                event = Event(**{name: line[name] for name in names})
+                event = _event(line)
                 events[event.star] = _combined(event, events.get(event.star))
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{path}:{number}: not a line of a truth file: {error}") from None
     if run is None:
         raise ConfigError(f"{path}: has no line of kind 'run': is it a truth file?")
-    return InjectedEvents(
-        events, run["untouched_windows"], run["window_days"], run["detectable_snr"]
-    )
+    return InjectedEvents(events, *run)
+
+
+def _event(line: Mapping[str, Any]) -> Event:
+    may_lack = ("first_detectable_mjd",)
+    numbers = {
+        name: None if line[name] is None and name in may_lack else _finite(line[name])
+        for name in Event.__dataclass_fields__
+        if name != "star"
+    }
+    return Event(star=str(line["star"]), **numbers)  # type: ignore[arg-type]
+
+
+def _finite(value: float) -> float:
+    if isinstance(value, str) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no number")
+    return value
 
 
 def _combined(event: Event, other: Event | None) -> Event:
@@ -105,6 +134,7 @@ def _combined(event: Event, other: Event | None) -> Event:
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    number = 0
     try:
         with path.open(encoding="utf-8") as file:
             for number, text in enumerate(file, 1):
@@ -112,8 +142,8 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     yield number, json.loads(text)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: not JSON lines: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}:{number}: not JSON lines: {error}") from None
 
 
 def read_alerts(source: str, config: Properties | None = None) -> Iterator[Sighting]:
@@ -138,7 +168,7 @@ def read_alerts(source: str, config: Properties | None = None) -> Iterator[Sight
     for place, record in _records(source, config):
         try:
             one = _sighting(record)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"{place}: not an alert: {error!r}") from None
         if one.alert_id not in seen:
             seen.add(one.alert_id)
@@ -154,7 +184,7 @@ def _records(source: str, config: Properties | None) -> Iterator[tuple[str, Mapp
             try:
                 with file.open("rb") as stream:
                     yield from ((str(file), record) for record in fastavro.reader(stream))
-            except (ValueError, EOFError, IndexError, OSError) as error:
+            except _DAMAGED as error:
                 raise ConfigError(f"{file}: not an Avro container: {error}") from None
     else:
         for number, line in _json_lines(path):
@@ -164,7 +194,13 @@ def _records(source: str, config: Properties | None) -> Iterator[tuple[str, Mapp
 def _of_topic(source: str, config: Properties | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for part in offsets_of(parse_range(source), config):
         for message in messages_of(part, config):
-            yield part.name, to_json_dict(from_message(message))
+            try:
+                alert = from_message(message)
+            except PoisonMessage as error:  # as subscribers do
+                place = f"{part.name}, offset {message.offset}"
+                _log.warning("%s is not an alert (%s)", place, printable(error, 500))
+                continue
+            yield part.name, to_json_dict(alert)
 
 
 def _sighting(record: Mapping[str, Any]) -> Sighting:
@@ -173,8 +209,8 @@ def _sighting(record: Mapping[str, Any]) -> Sighting:
         alert_id=str(record["alertId"]),
         star=str(record["starId"]),
         state=str(record["state"]),
-        last_epoch_mjd=float(record["lastEpochMjdTai"]),
-        log10_threshold=float(record["log10KThreshold"]),
+        last_epoch_mjd=_finite(float(record["lastEpochMjdTai"])),
+        log10_threshold=_finite(float(record["log10KThreshold"])),
         received_ms=None if received is None else int(received),
         created_ms=int(record["createdMs"]),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import fastavro
@@ -17,8 +17,9 @@ from broker_filter.kafka.embedded import EmbeddedBroker
 from broker_filter.kafka.sink import KafkaSink
 from broker_filter.recovery.efficiency import count_interval, report, wilson
 from broker_filter.recovery.files import read_alerts, read_truth
-from broker_filter.schemas import SCHEMA_HEADER, decode_strict
+from broker_filter.schemas import SCHEMA_HEADER, decode_strict, load_schema, schema_folder
 
+SCHEMAS = schema_folder() / "alert"
 T0 = 60_000.0
 RUN = {
     "kind": "run",
@@ -213,8 +214,54 @@ def test_alerts_of_a_topic_as_the_filter_publishes_them():
         broker.create_topic("alerts", 1)
         kafka = Kafka(bootstrap_servers=broker.bootstrap_servers, input_topics=("alerts",))
         with closing(KafkaSink(kafka)) as sink:
+            sink.produce("alerts", b"star", b"no alert", ())
             sink.produce("alerts", b"star", value, ((SCHEMA_HEADER, b"alert/1/0"),))
         [one] = read_alerts(f"kafka://{broker.bootstrap_servers}/alerts")
     record = decode_strict("alert", value, "1/0")
     assert (one.alert_id, one.star) == (record["alertId"], str(record["starId"]))
     assert one.last_epoch_mjd == record["lastEpochMjdTai"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ({"kind": "run", "window_days": 20.0}, ":2: not a line of a truth file: 'untouched_w"),
+        (RUN | {"window_days": "20"}, ":2: not a line of a truth file: '20' is no number"),
+        (event("a", tE="2"), ":2: not a line of a truth file: '2' is no number"),
+        (event("a", snr=float("nan")), ":2: not a line of a truth file: nan is no number"),
+        (event("a", first_detectable_mjd=[]), ":2: not a line of a truth file"),
+        ([], ":2: not a line of a truth file"),
+    ],
+)
+def test_a_line_that_is_no_truth_is_named(files, line, said):
+    truth, _ = files([line], [])
+    with pytest.raises(ConfigError, match=f"{truth}{said}"):
+        read_truth(truth)
+
+
+def test_a_line_nested_too_deeply_is_named(files):
+    truth, _ = files([], [])
+    truth.write_text(json.dumps(RUN) + "\n" + "[" * 100_000)
+    with pytest.raises(ConfigError, match=f"{truth}:2: not JSON lines"):
+        read_truth(truth)
+
+
+@pytest.mark.parametrize("changes", [{"lastEpochMjdTai": float("nan")}, {"createdMs": 1e999}])
+def test_a_line_that_is_no_alert_is_named(files, changes):
+    _, saved = files([], [alert("a", T0, **changes)])
+    with pytest.raises(ConfigError, match=f"{saved}:1: not an alert"):
+        list(read_alerts(str(saved)))
+
+
+def test_a_damaged_container_is_named(tmp_path):
+    path = tmp_path / "x.avro"
+    sample = decode_strict("alert", (SCHEMAS / "1/2/sample.avro").read_bytes())
+    with path.open("wb") as file:
+        fastavro.writer(file, load_schema("alert"), [sample], codec="deflate")
+    content = path.read_bytes()
+    for index in range(0, len(content), 101):
+        spoilt = bytearray(content)
+        spoilt[index] ^= 1 << index % 8
+        path.write_bytes(spoilt)
+        with suppress(ConfigError):
+            list(read_alerts(str(path)))
