@@ -57,10 +57,11 @@ class ObserveServer:
     def __init__(self, registry: CollectorRegistry, health: Health, host: str, port: int) -> None:
         try:
             self._server = _Server(host, port)
-        except OSError as error:
+        except (OSError, TypeError, UnicodeError) as error:  # the last two of what is no host
+            said = getattr(error, "strerror", None) or error
             raise ConfigError(
-                f"cannot listen on metrics.host = {host}, metrics.port = {port}:"
-                f" {error.strerror}; choose another port, or 0 for a free one"
+                f"cannot listen on metrics.host = {host}, metrics.port = {port}: {said};"
+                " choose another port, or 0 for a free one"
             ) from None
         self._server.set_app(_application(registry, health))
         self.port = self._server.server_port

@@ -82,6 +82,6 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server((address[0], port), family=family, backlog=MAX_CONNECTIONS)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         said = getattr(error, "strerror", None) or error
         raise ConfigError(f"cannot listen on {host} port {port}: {said}; try --port 0") from None

@@ -175,6 +175,11 @@ def test_probes_are_answered_while_slow_clients_come_again_and_again(
     assert answers == [b"200"] * 50
 
 
+def test_what_is_no_host_is_named(metrics: Metrics, health: Health) -> None:
+    with pytest.raises(ConfigError, match=r"metrics\.host = a\0b"):
+        ObserveServer(metrics.registry, health, "a\0b", 0)
+
+
 @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
 def test_listens_on_ipv6(metrics: Metrics, health: Health) -> None:
     try:

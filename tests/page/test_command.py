@@ -82,6 +82,15 @@ def test_what_is_wrong_is_said_in_one_line(
 
 
 @pytest.mark.usefixtures("_here")
+def test_what_is_no_host_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKER_FILTER_PAGE_PASSWORD", "twelve letters")
+    assert main(["page", "--archive", ".", "--host", "a" * 64]) == 2
+    assert f"cannot listen on {'a' * 64} port" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_here")
 def test_a_port_that_is_taken_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     import socket
 
