@@ -59,8 +59,12 @@ class Discovery:
     windows: int
 
     def threshold(self, opened: int) -> float:
-        """log10 K from which on another event opens, after so many."""
-        return math.log10(self.windows / (self.rate * (opened + 1)))
+        """log10 K from which on another event opens, after so many.
+
+        More than N cannot open. Where they do, the stars were counted too low, and K must still be
+        at least 1 / rate.
+        """
+        return math.log10(self.windows / (self.rate * min(opened + 1, self.windows)))
 
 
 @dataclass(frozen=True, slots=True)

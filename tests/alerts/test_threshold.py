@@ -84,6 +84,11 @@ def test_a_share_of_false_ones_asks_less_the_more_events_have_opened() -> None:
     assert Rule(5.0).after(9) == Rule(5.0)
 
 
+def test_stars_that_were_counted_too_low_do_not_open_all_the_others() -> None:
+    rule = Discovery(0.1, 100)
+    assert rule.threshold(98) > rule.threshold(99) == rule.threshold(10**6) == pytest.approx(1.0)
+
+
 def false_share(
     k: FloatArray, constant: NDArray[np.bool_], rule: Discovery, partitions: int = 1
 ) -> float:
