@@ -64,7 +64,7 @@ _NUMBERS = tuple(field.name for field in fields(Alert) if field.type == "float")
 _DATES = ("window_start_mjd_tai", "first_epoch_mjd_tai", "last_epoch_mjd_tai", "t0_mjd_tai")
 _CALENDAR = (-678_000.0, 2_973_000.0)  # years that Python's dates know, MJD
 _MJD_1970, _DAY_MS = 40_587, 86_400_000
-_FAR = 1e6  # from 0, for any number of a lens
+_FAR, _FAR_LOG10 = 1e6, 30.0  # from 0, for any number of a lens, and for logarithms
 _LOG10_RHO = 1.0  # of the largest source that has a curve
 
 
@@ -191,10 +191,17 @@ def _check(alert: Alert) -> None:
 
 def _check_lenses(alert: Alert) -> None:
     """ValueError for lenses of which there is no curve."""
-    log10_rho = alert.samples[:, alert.parameters.index("log10_rho")]
-    for samples in (alert.samples, () if alert.network is None else alert.network.samples):
-        if not (np.abs(samples) < _FAR).all() or (log10_rho > _LOG10_RHO).any():
+    for draws in (alert.draws, alert.network):
+        if draws is None:
+            continue
+        tE, rho = (
+            draws.samples[:, draws.parameters.index(name)] for name in ("log10_tE", "log10_rho")
+        )
+        if not (np.abs(draws.samples) < _FAR).all() or (np.abs([tE, rho]) > _FAR_LOG10).any():
             raise ValueError("samples hold what is no lens")
+    rho = alert.samples[:, alert.parameters.index("log10_rho")]
+    if (rho > _LOG10_RHO).any():
+        raise ValueError("samples hold sources of which there is no curve")
     best = alert.fit and alert.fit.best
     if best and not (
         abs(best.t0_mjd_tai) < math.inf

@@ -385,6 +385,13 @@ def _first(column: bytes, dtype: str) -> bytes:
     return numbers.tobytes()
 
 
+def _logs(draws: dict[str, Any], log10_rho: float) -> bytes:
+    """The samples, all with one size of the source."""
+    samples = np.frombuffer(draws["samples"], "<f4").reshape(draws["shape"]).copy()
+    samples[:, draws["parameters"].index("log10_rho")] = log10_rho
+    return samples.tobytes()
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -395,6 +402,8 @@ def _first(column: bytes, dtype: str) -> bytes:
         (lambda r: r.update(createdMs=2**62), "created_ms is no date"),
         (lambda r: r["posterior"]["summary"][0].update(median=math.nan), "summary of t0"),
         (lambda r: r["posterior"].update(samples=_first(r["posterior"]["samples"], "<f4")), "lens"),
+        (lambda r: r["posterior"].update(samples=_logs(r["posterior"], -31.0)), "no lens"),
+        (lambda r: r["posterior"].update(samples=_logs(r["posterior"], 1.1)), "sources of which"),
         (lambda r: r["network"].update(samples=_first(r["network"]["samples"], "<f4")), "no lens"),
         (lambda r: r["lightCurve"].update(mjdTai=_first(r["lightCurve"]["mjdTai"], "<f8")), "mjd_"),
         (lambda r: r["lightCurve"].update(flux=_first(r["lightCurve"]["flux"], "<f4")), "flux is"),
