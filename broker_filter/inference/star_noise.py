@@ -46,11 +46,13 @@ def star_noise(batch: WindowBatch, rows: IntArray) -> NDArray[np.float32]:
     past = dict(zip(HISTORY, np.moveaxis(batch.source_history[rows], -1, 0), strict=True))
     nights = past["nights"]
     known = (nights >= LEAST_NIGHTS) & (past["freedom"] >= (LEAST_EPOCHS_A_NIGHT - 1) * nights)
-    share = _shares(batch, rows) * known
+    counts = _counts(batch, rows)
+    known &= counts > 0
+    own = counts * known
+    total = own.sum(axis=1)
+    weight = own / np.maximum(total, 1)[:, None]
     of_epochs = np.square(past["error_scale"])
     of_nights = np.maximum(past["night_squares"] - of_epochs * past["night_expected"], 0)
-    total = _sum(share)
-    weight = share / np.where(total > 0, total, 1)[:, None]
     mean = [
         _sum(weight * np.where(known, each, 0))
         for each in (of_epochs, of_nights, np.minimum(nights, MOST_NIGHTS))
@@ -58,7 +60,8 @@ def star_noise(batch: WindowBatch, rows: IntArray) -> NDArray[np.float32]:
     scale, red_noise = np.sqrt(mean[0]), np.sqrt(mean[1])
     usual = (scale >= SCALE[0]) & (scale <= SCALE[1]) & (red_noise <= MOST_RED_NOISE)
     found = np.stack([scale, red_noise, mean[2]], axis=1)
-    return np.where(((total >= KNOWN_SHARE) & usual)[:, None], found, np.nan).astype(np.float32)
+    enough = total >= KNOWN_SHARE * batch.n[rows]
+    return np.where((enough & usual)[:, None], found, np.nan).astype(np.float32)
 
 
 def _sum(columns: FloatArray) -> FloatArray:
@@ -66,12 +69,11 @@ def _sum(columns: FloatArray) -> FloatArray:
     return np.asarray(np.cumsum(columns, axis=1)[:, -1])
 
 
-def _shares(batch: WindowBatch, rows: IntArray) -> FloatArray:
-    """Share of a window's epochs that each of its sources has, shape (R, D)."""
-    sources = range(batch.source_history.shape[1])
+def _counts(batch: WindowBatch, rows: IntArray) -> IntArray:
+    """Epochs of a window that each of its sources has, shape (R, D)."""
+    n, sources = batch.n[rows], range(batch.source_history.shape[1])
     if len(sources) == 1:
-        return np.ones((len(rows), 1))
-    n = batch.n[rows]
+        return np.asarray(n[:, None])
     inside = np.arange(batch.source.shape[1]) < n[:, None]
     counts = [((batch.source[rows] == d) & inside).sum(axis=1) for d in sources]
-    return np.asarray(np.stack(counts, axis=1) / np.maximum(n, 1)[:, None])
+    return np.asarray(np.stack(counts, axis=1))

@@ -77,6 +77,19 @@ def test_nothing_is_known_where_more_than_a_tenth_of_the_epochs_has_a_new_source
     assert np.isnan(of_many).all()
 
 
+@pytest.mark.parametrize("first", [4, 5, 9, 18, 22])
+def test_a_tenth_of_the_epochs_is_one_however_many_sources_have_the_others(first: int) -> None:
+    star = [(QUIET, first), (QUIET, 27 - first), (NEW, 3)]
+    alone = noise_of([(QUIET, 30)])
+    np.testing.assert_allclose(noise_of(star), alone)
+    np.testing.assert_allclose(noise_of(star[::-1]), alone)
+
+
+def test_of_an_empty_window_nothing_is_known_whatever_is_beside_it() -> None:
+    for star in ([(QUIET, 0)], [(QUIET, 0), (NOISY, 0)]):
+        assert np.isnan(noise_of(star, [(QUIET, 9)])[0]).all()
+
+
 def test_nothing_is_known_from_three_nights_or_from_one_epoch_in_each() -> None:
     three, four = (replace(QUIET, nights=nights) for nights in (3, 4))
     single, double = (replace(QUIET, freedom=freedom) for freedom in (99, 100))
