@@ -239,8 +239,10 @@ def _input(x: Tensor, n: Tensor, simulator: Simulator) -> Tensor:
 
 def _rise(found: Looks, stride: int, n: int) -> float:
     """By how much the sup over all looks exceeds that over strides, at most."""
-    seen = np.isfinite(found.highest(n))
-    return float((found.highest(n) - found.strided(stride).highest(n))[seen].max(initial=0.0))
+    highest = found.highest(n)
+    seen = np.isfinite(highest)
+    rise = highest[seen] - found.strided(stride).highest(n)[seen]
+    return float(rise.max(initial=0.0))
 
 
 def _alarms(row: dict[str, Any], days: float) -> dict[str, Any]:
