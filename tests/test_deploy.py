@@ -227,6 +227,14 @@ def test_compose_holds_together(compose: dict[str, Any]) -> None:
     assert (ROOT / build["dockerfile"]) == DOCKERFILE
 
 
+def test_compose_takes_the_health_of_the_image_for_that_of_the_filter_alone(
+    compose: dict[str, Any],
+) -> None:
+    ours = {name for name, service in compose["services"].items() if "build" in service}
+    own = {name for name in ours if "healthcheck" in compose["services"][name]}
+    assert ours - own == {"filter"}
+
+
 def test_compose_reads_the_same_topics(compose: dict[str, Any]) -> None:
     settings = load_settings(DEPLOY / "compose" / "config.yaml", {})
     kafka = settings.kafka
