@@ -147,6 +147,8 @@ class Findings:
         Whether the best lens is as long as its prior allows, so that a longer one may be better.
     spare_epochs : int
         How many more epochs there are than a lens has parameters.
+    left_out : int
+        Epochs that were left out as wrong.
     """
 
     log10_evidence: Mapping[str, float]
@@ -159,6 +161,7 @@ class Findings:
     p_value: float = 1.0
     too_long: bool = False
     spare_epochs: int = 1
+    left_out: int = 0
 
 
 def is_established(found: Findings) -> bool:
@@ -181,19 +184,20 @@ def verdict_of(found: Findings, record: Record, rates: Rates) -> Verdict:
     classes = dict.fromkeys(CLASSES, 0.0)
     for name, probability in models.items():
         classes[SHARES[name][0]] += probability
-    ranked = sorted(CLASSES, key=lambda name: -classes[name])
-    first = ranked[0]
     # Whether a lens is anomalous is no doubt that it is one.
-    same = LENSES if first in LENSES else (first,)
-    second = next(name for name in ranked if name not in same)
+    alike = {name: LENSES if name in LENSES else (name,) for name in CLASSES}
+    together = {name: sum(classes[other] for other in alike[name]) for name in CLASSES}
+    ranked = sorted(CLASSES, key=lambda name: (-together[name], -classes[name]))
+    first = ranked[0]
+    second = next(name for name in ranked if name not in alike[first])
     model = max(
         (name for name in models if SHARES[name][0] == first), key=lambda name: models[name]
     )
-    probability = sum(classes[name] for name in same)
-    doubt = _doubt(found, record, probability, first, second, model)
-    if doubt:
-        return Verdict(UNCLEAR, classes, doubt)
-    return Verdict(first, classes, _reason(found, record, first, model))
+    doubt = _doubt(found, record, together[first], first, second, model)
+    reason = doubt or _reason(found, record, first, model)
+    if found.left_out:
+        reason += f"; left out as wrong: {found.left_out} of the epochs"
+    return Verdict(UNCLEAR if doubt else first, classes, reason)
 
 
 def _model_probabilities(found: Findings, record: Record, rates: Rates) -> dict[str, float]:
@@ -286,9 +290,10 @@ def _reason(found: Findings, record: Record, verdict: str, model: str) -> str:
     }
     rival = max(others, key=lambda name: others[name]) if others else ""
     lead = found.log10_evidence[model] - others[rival] if others else 0.0
+    data = "all other data" if found.left_out else "all data"
     words = {
-        "lens": "one lens describes all data",
-        "anomalous": "one lens describes all data but a short stretch",
+        "lens": f"one lens describes {data}",
+        "anomalous": f"one lens describes {data} but a short stretch",
         "periodic": "it repeats with a period",
         "smooth": "it varies smoothly" + (", below its baseline too" if found.goes_below else ""),
         "constant": "noise alone describes the data",
@@ -301,7 +306,7 @@ def _reason(found: Findings, record: Record, verdict: str, model: str) -> str:
     )
     beside = f", 10^{lead:.1f} times better than {_name(rival)}" if others else ""
     if lead < 0:
-        beside = f", about as well as {_name(rival)} does, and is the more usual"
+        beside = f", 10^{-lead:.1f} times less well than {_name(rival)}, but is the more usual"
     return f"{said}{beside}{known}{again}"
 
 

@@ -132,6 +132,26 @@ def test_a_lens_that_may_be_anomalous_is_one_all_the_same() -> None:
     assert doubtful.reason.startswith("a lens (84%) or outburst")
 
 
+def test_lenses_of_both_classes_are_named_before_a_class_that_is_less_probable() -> None:
+    said = verdict_of(found(anomalous=0.9, outburst=-0.4), Record(), RATES)
+    assert max(said.probabilities, key=said.probabilities.__getitem__) == "outburst"
+    assert said.verdict == "unclear"
+    assert said.reason.startswith("a lens (60%) or outburst")
+
+
+def test_how_far_a_more_usual_class_is_behind_is_said() -> None:
+    said = verdict_of(found(periodic=1.5, flare=3.5), Record(label="RR Lyrae"), RATES)
+    assert said.verdict == "variable"
+    assert "10^2.0 times less well than a flare, but is the more usual" in said.reason
+
+
+@pytest.mark.parametrize("about", [{}, {"anomalous": 8.0}, {"outburst": 0.0}])
+def test_epochs_that_were_left_out_are_not_among_those_described(about: dict[str, float]) -> None:
+    said = verdict_of(replace(found(**about), left_out=2), Record(), RATES)
+    assert said.reason.endswith("left out as wrong: 2 of the epochs")
+    assert "all data" not in said.reason
+
+
 def test_a_catalogued_variable_needs_more_evidence() -> None:
     close = found(periodic=-3.0)
     assert verdict_of(close, Record(), RATES).verdict == "microlensing"
