@@ -52,6 +52,8 @@ class Found:
         Flux less 1, epochs source by source.
     scale : float
         Factor on the errors that it needs, in the source that needs the largest.
+    wrong : tuple of int
+        Places in ``curve`` of the epochs that an artefact calls wrong.
     """
 
     log_p: float
@@ -59,6 +61,7 @@ class Found:
     parameters: Mapping[str, float]
     curve: FloatArray
     scale: float
+    wrong: tuple[int, ...] = ()
 
 
 def constants(noises: Sequence[SourceNoise]) -> FloatArray:
@@ -124,9 +127,12 @@ def artefact(noises: Sequence[SourceNoise], quiet: FloatArray) -> Found:
         source_best(noise, columns if i == one.source else _none(noise)[:, 0], WRONG)
         for i, noise in enumerate(noises)
     ]
-    where = noises[one.source].light.t[columns.any(axis=1)]
-    parameters = {"first": float(where[0]), "last": float(where[-1]), "epochs": float(len(where))}
-    return Found(float(log_sum(np.concatenate(log_p))), 0.0, parameters, *joined(each))
+    where = np.flatnonzero(columns.any(axis=1))
+    first, last = noises[one.source].light.t[where[[0, -1]]].tolist()
+    parameters = {"first": first, "last": last, "epochs": float(len(where))}
+    before = sum(len(noise) for noise in noises[: one.source])
+    wrong = tuple((before + where).tolist())
+    return Found(float(log_sum(np.concatenate(log_p))), 0.0, parameters, *joined(each), wrong)
 
 
 def wrong_epoch(noises: Sequence[SourceNoise], quiet: FloatArray) -> float:

@@ -51,8 +51,6 @@ BELOW: Final = 0.3
 
 WRONG_EPOCHS, TURNS = 2, 2
 """Most epochs that are left out as wrong at a time, and how often."""
-SAME_TIME: Final = 1e-6
-"""Days, a tenth of a second."""
 
 LOG_TE: Final = PARAMETERS.index("log10_tE")
 NEAR_EDGE: Final = 0.1
@@ -169,7 +167,7 @@ class Judge:
         self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="rivals")
         return Judgement(_rivals(epochs, fit, found), found.verdict, is_established(found.findings))
 
-    def _found(self, event: _Event, rows: IntArray, fit: Fit) -> _Found:
+    def _found(self, event: _Event, rows: IntArray, fit: Fit, left_out: int = 0) -> _Found:
         """Models and verdict of some epochs, of which ``fit`` is the fit."""
         usable = usable_epochs(event.epochs.take(rows))
         compared = self._scorer.compare(usable, fit, event.seed, self._options.noise)
@@ -177,7 +175,7 @@ class Judge:
         for name, found in self._anomalous(event, usable, fit, compared).items():
             if name not in models or found.log_p > models[name].log_p:
                 models[name] = found
-        findings = _findings(usable, fit, compared, models)
+        findings = replace(_findings(usable, fit, compared, models), left_out=left_out)
         verdict = verdict_of(findings, event.record, self._options.rates)
         return _Found(rows, compared.lens.found, models, findings, verdict)
 
@@ -189,16 +187,16 @@ class Judge:
         """
         usable = len(found.rows)
         for _ in range(TURNS):
-            right = _right_epochs(event.epochs, found, fit.t_start)
+            right = _right_epochs(event.epochs, found)
             if found.verdict.verdict != "artefact" or len(right) == len(found.rows):
                 return None
             again = self._refit(event, event.epochs.take(right), fit)
             if not isinstance(again, Fit) or again.lenses is None:
                 return None
-            found = self._found(event, right, again)
+            found = self._found(event, right, again, usable - len(right))
             if found.verdict.verdict != "artefact":
                 is_event = is_established(found.findings) and _same_event(fit, again)
-                return _without(found, usable - len(right)) if is_event else None
+                return found if is_event else None
         return None
 
     def _refit(self, event: _Event, kept: StarEpochs, fit: Fit) -> Fit | NotFitted:
@@ -293,25 +291,26 @@ def light_left(epochs: StarEpochs, lens: Found, since_peak: float) -> float:
     return float(max(light[-1], 0.0) / light.max()) if light.max() > 0 else 1.0
 
 
-def _right_epochs(epochs: StarEpochs, found: _Found, t_start: float) -> IntArray:
+def _right_epochs(epochs: StarEpochs, found: _Found) -> IntArray:
     """Rows that the artefact does not call wrong; all where those are more than `WRONG_EPOCHS`."""
-    artefact = found.models["artefact"].parameters
-    days = epochs.mjd_tai[found.rows] - t_start
-    ends = [artefact["first"], artefact["last"]]
-    wrong = np.isclose(days[:, None], ends, rtol=0, atol=SAME_TIME).any(axis=1)
-    is_few = artefact["epochs"] <= WRONG_EPOCHS and wrong.sum() == artefact["epochs"]
-    return found.rows[~wrong] if is_few else found.rows
+    wrong = found.models["artefact"].wrong
+    if len(wrong) > WRONG_EPOCHS:
+        return found.rows
+    return np.sort(np.delete(_source_by_source(epochs, found.rows), wrong))
 
 
-def _without(found: _Found, wrong: int) -> _Found:
-    """What was found, with a reason that names the epochs that were left out."""
-    said = f"{found.verdict.reason}; left out as wrong: {wrong} of the epochs"
-    return replace(found, verdict=replace(found.verdict, reason=said))
+def _source_by_source(epochs: StarEpochs, rows: IntArray) -> IntArray:
+    """Rows in the order in which curves have them."""
+    return rows[np.argsort(epochs.source[rows], kind="stable")]
 
 
 def _same_event(fit: Fit, other: Fit) -> bool:
-    """Whether the peaks of two fits of one ``t_start`` are within an Einstein time."""
-    return bool(abs(fit.best[0] - other.best[0]) <= 10 ** other.best[LOG_TE])
+    """Whether the peaks of two fits of one ``t_start`` are within the shorter Einstein time.
+
+    That of a wrong epoch is short, and lies within the time of any long event around it.
+    """
+    t_einstein = 10 ** min(fit.best[LOG_TE], other.best[LOG_TE])
+    return bool(abs(fit.best[0] - other.best[0]) <= t_einstein)
 
 
 def _rivals(epochs: StarEpochs, fit: Fit, found: _Found) -> tuple[Rival, ...]:
@@ -335,7 +334,7 @@ def _rivals(epochs: StarEpochs, fit: Fit, found: _Found) -> tuple[Rival, ...]:
 
 def _placer(epochs: StarEpochs, rows: IntArray) -> Callable[[FloatArray], NDArray[np.float32]]:
     """Puts a curve of some rows, source by source, where the epochs stand; 1 elsewhere."""
-    order = rows[np.argsort(epochs.source[rows], kind="stable")]
+    order = _source_by_source(epochs, rows)
 
     def place(curve: FloatArray) -> NDArray[np.float32]:
         placed = np.ones(len(epochs), np.float32)

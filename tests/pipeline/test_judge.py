@@ -188,6 +188,25 @@ def test_a_lens_beside_wrong_epochs_that_weigh_more_is_microlensing(
     assert (best[rows] == 1).all()
 
 
+@pytest.mark.parametrize("good", [0, 1])
+def test_an_epoch_is_wrong_in_its_own_source_alone(scorer: Scorer, good: int) -> None:
+    """The other source has an epoch of the same time, and errors that let it say nothing."""
+    signal = lens() / 8
+    signal[40] += 0.5
+    flux, sigma = np.ones(2 * len(T)), np.full(2 * len(T), 0.3)
+    flux[good::2], sigma[good::2] = window(signal).flux[0], 0.01
+    found = judged_few(scorer, np.repeat(T, 2), flux, sigma, sources=2)
+    assert found.verdict == "microlensing"
+    assert found.reason.endswith("left out as wrong: 1 of the epochs")
+
+
+def test_a_long_event_around_the_wrong_epoch_that_was_fitted_is_another(scorer: Scorer) -> None:
+    flux = 1 + 0.06 * excess(np.hypot(0.4, (T - 9.1) / 3), 0.01)
+    flux += 0.01 * np.random.default_rng(9).normal(size=len(T))
+    flux[np.abs(T - 7.3).argmin()] += 1.5
+    assert judged_few(scorer, T, flux, np.full(len(T), 0.01)).verdict == "artefact"
+
+
 @pytest.mark.parametrize("rows", [[40], [40, 250], [40, 150, 250]])
 def test_wrong_epochs_of_a_quiet_star_are_an_artefact(scorer: Scorer, rows: list[int]) -> None:
     signal = np.zeros(len(T))
