@@ -117,7 +117,7 @@ class AlertSettings(BaseModel):
     log10_k: float | None = Field(
         default=None,
         ge=-10,
-        le=1000,
+        le=1e6,
         description="threshold of log10 K; by default 3, or the model card's where the network"
         " decides",
     )
@@ -129,7 +129,7 @@ class AlertSettings(BaseModel):
     trigger_log10_k: float = Field(
         default=2.0,
         ge=-10,
-        le=1000,
+        le=1e6,
         description="log10 K of the network from which on K is certified, if that decides",
     )
     trigger_matched: float | None = Field(

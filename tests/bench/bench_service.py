@@ -194,11 +194,11 @@ def burst(servers: str, folder: Path, size: Size) -> Figures:
     """Filter real packets, each of a star that was not seen before.
 
     Nearly all of these are of stars that vary, so nearly all would be fitted and alert, which takes
-    its own time: that of scoring is measured without fits and with a threshold that few reach, that
-    of alerts with fewer packets. One instance decodes in one thread; two share the partitions, and
-    the cores.
+    its own time: that of scoring is measured without fits and with a threshold that none reaches,
+    that of alerts with fewer packets. One instance decodes in one thread; two share the
+    partitions, and the cores.
     """
-    few, plain = size.packets // 50, {"log10_k": 1000, "certified": False}
+    few, plain = size.packets // 50, {"log10_k": 1e6, "certified": False}
     scored, sent, _ = take_packets(servers, folder, size.packets, **plain)
     shared, _, _ = take_packets(servers, folder, size.packets, instances=2, **plain)
     alerted, _, alerts = take_packets(servers, folder, few)
