@@ -344,6 +344,11 @@ class StarEpochs:
     def __len__(self) -> int:
         return len(self.mjd_tai)
 
+    @property
+    def by_source(self) -> IntArray:
+        """Rows source by source, in order of time within each, shape (n,): curves have these."""
+        return np.argsort(self.source, kind="stable")
+
     def take(self, rows: IntArray) -> StarEpochs:
         """Some epochs, of all sources."""
         return replace(

@@ -76,7 +76,7 @@ def anomalous(
         describes all epochs.
     """
     whole = Likelihood(epochs, t_start, prior)
-    order = np.argsort(epochs.source, kind="stable")
+    order = epochs.by_source
     scale = max(compared.least_scale, 1.0)
     lens, best = compared.lens, None
     out: Mask | None = None

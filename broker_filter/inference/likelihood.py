@@ -87,7 +87,7 @@ class Likelihood:
     """
 
     def __init__(self, epochs: StarEpochs, t_start: float, prior: BoxPrior) -> None:
-        order = np.argsort(epochs.source, kind="stable")
+        order = epochs.by_source
         t, flux, sigma = (
             torch.from_numpy(column[order].astype(np.float64))
             for column in (epochs.mjd_tai - t_start, epochs.flux, epochs.sigma)

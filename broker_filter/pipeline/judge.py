@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -175,7 +175,7 @@ class Judge:
         for name, found in self._anomalous(event, usable, fit, compared).items():
             if name not in models or found.log_p > models[name].log_p:
                 models[name] = found
-        findings = replace(_findings(usable, fit, compared, models), left_out=left_out)
+        findings = _findings(usable, fit, compared, models, left_out)
         verdict = verdict_of(findings, event.record, self._options.rates)
         return _Found(rows, compared.lens.found, models, findings, verdict)
 
@@ -225,7 +225,7 @@ class Judge:
 
 def _explained(epochs: StarEpochs, lens: Found) -> float:
     """Share of the chi2 of a constant star that the best lens takes away."""
-    order = np.argsort(epochs.source, kind="stable")
+    order = epochs.by_source
     off = (epochs.flux - 1)[order].astype(np.float64)
     sigma = epochs.sigma[order].astype(np.float64)
     before, after = (float(np.square(x / sigma).sum()) for x in (off, off - lens.curve))
@@ -233,7 +233,11 @@ def _explained(epochs: StarEpochs, lens: Found) -> float:
 
 
 def _findings(
-    usable: StarEpochs, fit: Fit, compared: Comparison, models: Mapping[str, Found]
+    usable: StarEpochs,
+    fit: Fit,
+    compared: Comparison,
+    models: Mapping[str, Found],
+    left_out: int,
 ) -> Findings:
     lens, theta = compared.lens.found, compared.lens.theta
     to_peak = float(fit.t_start + theta[0] - usable.mjd_tai.max())
@@ -251,6 +255,7 @@ def _findings(
         p_value=float(fit.p_value),
         too_long=bool(theta[LOG_TE] > fit.longest - NEAR_EDGE),
         spare_epochs=spare_epochs(usable),
+        left_out=left_out,
     )
 
 
@@ -285,9 +290,8 @@ def light_left(epochs: StarEpochs, lens: Found, since_peak: float) -> float:
     """
     if since_peak < PEAK_IS_OVER:
         return 1.0
-    order = np.argsort(epochs.source, kind="stable")
     first = epochs.source[int(epochs.mjd_tai.argmin())]
-    light = lens.curve[epochs.source[order] == first]
+    light = lens.curve[epochs.source[epochs.by_source] == first]
     return float(max(light[-1], 0.0) / light.max()) if light.max() > 0 else 1.0
 
 
@@ -296,12 +300,7 @@ def _right_epochs(epochs: StarEpochs, found: _Found) -> IntArray:
     wrong = found.models["artefact"].wrong
     if len(wrong) > WRONG_EPOCHS:
         return found.rows
-    return np.sort(np.delete(_source_by_source(epochs, found.rows), wrong))
-
-
-def _source_by_source(epochs: StarEpochs, rows: IntArray) -> IntArray:
-    """Rows in the order in which curves have them."""
-    return rows[np.argsort(epochs.source[rows], kind="stable")]
+    return np.sort(np.delete(found.rows[epochs.take(found.rows).by_source], wrong))
 
 
 def _same_event(fit: Fit, other: Fit) -> bool:
@@ -334,7 +333,7 @@ def _rivals(epochs: StarEpochs, fit: Fit, found: _Found) -> tuple[Rival, ...]:
 
 def _placer(epochs: StarEpochs, rows: IntArray) -> Callable[[FloatArray], NDArray[np.float32]]:
     """Puts a curve of some rows, source by source, where the epochs stand; 1 elsewhere."""
-    order = _source_by_source(epochs, rows)
+    order = rows[epochs.take(rows).by_source]
 
     def place(curve: FloatArray) -> NDArray[np.float32]:
         placed = np.ones(len(epochs), np.float32)
