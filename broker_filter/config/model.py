@@ -41,7 +41,11 @@ class Model(BaseModel):
         " threshold; the network then looks at the few others",
     )
     threads: int | None = Field(
-        default=None, ge=1, le=1024, description="CPU threads; by default one per core"
+        default=None,
+        ge=1,
+        le=1024,
+        description="CPU threads, of which up to three fit and judge stars; by default one per"
+        " core",
     )
 
 

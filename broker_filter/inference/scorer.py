@@ -5,11 +5,12 @@ Most windows are of constant stars, and the matched filter alone says so (`Score
 Every call of the network has one of a few fixed shapes (a full chunk of one bucket), so that a
 window's K does not depend on which other windows came with it.
 
-All of it belongs into one thread. OpenMP keeps a team of threads for each thread that computes in
+The network belongs into one thread. OpenMP keeps a team of threads for each thread that computes in
 parallel, and once all teams together outnumber the cores it lets them sleep between calls, which
 halves the speed (throttled spinning of libgomp). So a scorer leaves the thread that makes it with
 one, and the thread that scores gets the team, for the network alone: fits, their rivals and samples
-of one window are small operations, of which each would wait for the team.
+of one window are small operations, of which each would wait for the team. Those of several windows
+may be made in several threads.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from broker_filter.inference.star_noise import star_noise
 from broker_filter.inference.threads import one_thread
 from broker_filter.types import PARAMETERS, Fit, NotFitted, StarEpochs, WindowBatch
 
-__all__ = ["Scored", "Scorer"]
+__all__ = ["OWN_CHOICE", "Scored", "Scorer"]
 
 FIT_STARTS = 256  # samples of the flow from which a fit starts
 _NO_SAMPLES = np.empty((0, len(PARAMETERS)), np.float32)

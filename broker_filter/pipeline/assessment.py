@@ -13,6 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain
 from uuid import UUID
 
 import numpy as np
@@ -58,10 +59,22 @@ from broker_filter.types import (
     WindowBatch,
 )
 
-__all__ = ["Assessment", "Outputs"]
+__all__ = ["Assessment", "EachStar", "Outputs"]
 
 Samples = NDArray[np.float32]
 """Of the network's posterior, shape (S, 5), columns `PARAMETERS`."""
+
+EachStar = Callable[
+    [Callable[[list[int]], list[tuple[int, Alert | None]]], Iterable[list[int]]],
+    Iterable[list[tuple[int, Alert | None]]],
+]
+"""Applies a function to the rows of each star."""
+
+_Star = tuple[StateKey, EventKey]
+"""Which state, and which star and band of it."""
+
+_Drops = Mapping[_Star, deque[int]]
+"""The rows of a batch before which the window of each star was dropped, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +106,8 @@ class Assessment:
     metrics : Metrics
     surveys : mapping of str to Provenance, optional
         Of the surveys (in lower case) that have a model of their own.
+    each_star : callable, optional
+        Applies a function to each star of a batch, as `map` does; may do so in several threads.
     """
 
     def __init__(
@@ -103,6 +118,7 @@ class Assessment:
         provenance: Provenance,
         metrics: Metrics,
         surveys: Mapping[str, Provenance] | None = None,
+        each_star: EachStar = map,
     ) -> None:
         self._scorer, self._options = scorer, options
         self._rule, self._provenance, self._metrics = options.rule, provenance, metrics
@@ -113,6 +129,7 @@ class Assessment:
         judge = options.judge
         self._judge = None if judge is None else Judge(scorer, judge, metrics)
         self._memories: defaultdict[StateKey, Memory] = defaultdict(Memory)
+        self._each_star = each_star
         self._cases: dict[UUID, Case] | None = None
 
     def judge_later(self) -> None:
@@ -139,7 +156,7 @@ class Assessment:
         """
         alerts = [] if work.windows is None else self._evaluate(work, work.windows, now_ms)
         if work.windows is None:
-            self._forget(deque(work.forgotten), 0)
+            self._forget_all(_dropped(work.forgotten))
         captured = {key: self._complete(state) for key, state in work.captured.items()}
         cases, self._cases = self._cases or {}, None if self._cases is None else {}
         return Outputs(alerts=alerts, offsets=work.offsets, captured=captured, cases=cases)
@@ -236,32 +253,58 @@ class Assessment:
         memories = [self._memories[origin.key] for origin in work.origins]
         triggered = (scored.log10_k >= self._rule.certify_from) | stands_out
         others = OtherBands(work, rows, self._scorer)
-        alerts, forgotten = [], deque(work.forgotten)
-        for row in rows:
-            self._forget(forgotten, row)
+        dropped = _dropped(work.forgotten)
+
+        def take_up(row: int) -> Alert | None:
+            key, memory, origin = keys[row], memories[row], work.origins[row]
+            self._forget((origin.key, key), dropped, row)
             # An earlier row of the same star may have opened its event, or ended it.
-            if not (triggered[row] or memories[row].holds(keys[row])):
-                continue
-            known = batch, scored, row, keys[row], memories[row]
-            window = Candidate(*known, bool(stands_out[row]))
-            times = ProcessingTimes(work.origins[row].received_ms or None, now_ms, now_ms)
+            if not (triggered[row] or memory.holds(key)):
+                return None
+            window = Candidate(batch, scored, row, key, memory, bool(stands_out[row]))
+            times = ProcessingTimes(origin.received_ms or None, now_ms, now_ms)
             alert = self._take_safely(window, others, times)
             # A silent alert was needed all the same: its peak decides how the event ends.
-            if alert is not None and not work.origins[row].silent:
-                alerts.append(alert)
-        self._forget(forgotten, len(batch))
-        return alerts
+            return None if origin.silent else alert
 
-    def _forget(self, forgotten: deque[Forgotten], row: int) -> None:
-        """Let go of the stars whose windows were dropped before a row, so that memory is bounded.
+        stars = [(work.origins[row].key, keys[row]) for row in rows]
+        alerts = self._by_star(take_up, rows, stars)
+        self._forget_all(dropped)
+        return [alert for alert in alerts if alert is not None]
 
-        An open event among them ends without an alert, as there is no window to say it of; it is
-        counted. So does the event of a star that is never observed again.
+    def _by_star(
+        self, take_up: Callable[[int], Alert | None], rows: Sequence[int], stars: Sequence[_Star]
+    ) -> list[Alert | None]:
+        """What each row gives; the rows of a star are taken up one after the other.
+
+        No star changes what another gives, but by the false discovery rate, which counts the
+        events of all.
         """
-        while forgotten and forgotten[0].row <= row:
-            gone = forgotten.popleft()
-            memory = self._memories[gone.key]
-            self._metrics.inc("events_dropped_total", sum(map(memory.forget, gone.stars)))
+        if self._rule.discovery is not None:
+            return [take_up(row) for row in rows]
+        own = defaultdict(list)
+        for row, star in zip(rows, stars, strict=True):
+            own[star].append(row)
+        found = self._each_star(lambda rows: [(row, take_up(row)) for row in rows], own.values())
+        by_row = dict(chain.from_iterable(found))
+        return [by_row[row] for row in rows]
+
+    def _forget(self, star: _Star, dropped: _Drops, row: int) -> None:
+        """Let go of a star whose window was dropped before a row, so that memory is bounded.
+
+        An open event ends without an alert, as there is no window to say it of; it is counted. So
+        does the event of a star that is never observed again.
+        """
+        state, key = star
+        before = dropped.get(star, deque())
+        while before and before[0] <= row:
+            before.popleft()
+            self._metrics.inc("events_dropped_total", self._memories[state].forget(key))
+
+    def _forget_all(self, dropped: _Drops) -> None:
+        """Let go of all stars that are left."""
+        for star, rows in dropped.items():
+            self._forget(star, dropped, max(rows, default=0))
 
     def _take_safely(
         self, window: Candidate, others: OtherBands, times: ProcessingTimes
@@ -318,7 +361,7 @@ class Assessment:
             estimate = Estimate.of(drawn(), window.start)
             t0, t_einstein = alert.t0_mjd_tai, alert.interval("tE").median
             event = published(event, t0, t_einstein, alert.log10_k, alert.certified, estimate)
-        if not (window.is_open or event.closed):
+        if self._rule.discovery is not None and not (window.is_open or event.closed):
             memory.note_opened(window.start)
         memory.events[key] = event
         return alert
@@ -428,3 +471,11 @@ class Assessment:
         self._metrics.observe("posterior_support_fraction", usable)
         self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="posterior")
         return drawn
+
+
+def _dropped(forgotten: Iterable[Forgotten]) -> _Drops:
+    dropped: dict[_Star, deque[int]] = {}
+    for gone in forgotten:
+        for key in gone.stars:
+            dropped.setdefault((gone.key, key), deque()).append(gone.row)
+    return dropped

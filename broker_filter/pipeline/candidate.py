@@ -52,7 +52,7 @@ class Memory:
         opened (MJD TAI).
     opened : dict of float to int
         By the start of the window (MJD TAI) that opened them, events of all stars; of the latest
-        starts alone.
+        starts alone, and where a false discovery rate is asked for.
     """
 
     events: dict[EventKey, EventState] = field(default_factory=dict)

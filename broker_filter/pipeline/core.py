@@ -1,7 +1,7 @@
 """The pure core: messages in, alerts, dead letters and committable offsets out.
 
 No Kafka, no files, no threads, no clock: time comes in as an argument. It has two halves, so that a
-service may run them in two threads::
+service may run them in two threads, the second with a pool for the stars that alert::
 
     `Intake`      decode -> photometry -> window -> batch          owns the windows
     `Assessment`  evidence -> life cycle -> posterior -> alert     owns the events

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Final
 
 from broker_filter.observe.metrics import Metrics
@@ -17,7 +18,7 @@ MAX_LOST_IN_A_ROW: Final = 1000
 
 
 class LostEvaluations:
-    """What failed for single windows.
+    """What failed for single windows; may be called from any thread.
 
     Parameters
     ----------
@@ -26,6 +27,7 @@ class LostEvaluations:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics, self._in_a_row = metrics, 0
+        self._lock = threading.Lock()
 
     def note(self, window: Candidate, error: Exception, stage: str) -> None:
         """Count and log what failed for one window; raise it where every window fails."""
@@ -38,8 +40,10 @@ class LostEvaluations:
             exc_info=error,
             extra=about,
         )
-        self._in_a_row += 1
-        if self._in_a_row >= MAX_LOST_IN_A_ROW:
+        with self._lock:
+            self._in_a_row += 1
+            too_many = self._in_a_row >= MAX_LOST_IN_A_ROW
+        if too_many:
             raise error
 
     def end_row(self) -> None:

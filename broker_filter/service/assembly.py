@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Literal
 
@@ -19,7 +20,8 @@ from broker_filter.errors import TransientError
 from broker_filter.inference.magnification import magnification
 from broker_filter.inference.noise_bounds import NoiseBounds
 from broker_filter.inference.noise_family import NoiseFamily
-from broker_filter.inference.scorer import Scorer
+from broker_filter.inference.scorer import OWN_CHOICE, Scorer
+from broker_filter.inference.threads import use_one_thread
 from broker_filter.inference.zoo import Entry
 from broker_filter.kafka.consumer import KafkaSource
 from broker_filter.kafka.delivery import Delivery
@@ -32,7 +34,7 @@ from broker_filter.observe.health import Health
 from broker_filter.observe.metrics import Metrics
 from broker_filter.observe.server import ObserveServer
 from broker_filter.photometry.usable import Limits
-from broker_filter.pipeline.assessment import Assessment
+from broker_filter.pipeline.assessment import Assessment, EachStar
 from broker_filter.pipeline.batcher import Batcher
 from broker_filter.pipeline.intake import Intake
 from broker_filter.pipeline.judge import JudgeOptions
@@ -58,6 +60,9 @@ _log = logging.getLogger(__name__)
 
 HANG_S = 60.0
 """Added to all that may hold up one pass of the main loop for good reason."""
+
+MOST_STARS = 3
+"""Stars that are fitted and judged at a time."""
 
 
 def make_intake(
@@ -90,10 +95,12 @@ def make_assessment(
     entry: Entry,
     metrics: Metrics,
     watched: Callable[[Scorer], Scorer] = lambda scorer: scorer,
+    each_star: EachStar = map,
 ) -> Assessment:
     """Second half of the pipeline, with the network loaded.
 
-    ``watched`` may put something in the scorer's place that notes what goes through it.
+    ``watched`` may put something in the scorer's place that notes what goes through it;
+    ``each_star`` is as of `Assessment`.
     """
     model, alert = settings.model, settings.alert
     entries = survey_entries(settings, entry)
@@ -136,7 +143,18 @@ def make_assessment(
         provenance(entry),
         metrics,
         {name: provenance(other) for name, other in entries.items()},
+        each_star,
     )
+
+
+def star_threads(threads: int) -> EachStar:
+    """Fits and judges stars side by side, in up to so many threads.
+
+    A third of that work holds Python's lock, so that no more than three gain anything.
+    """
+    if threads < 2:
+        return map
+    return ThreadPoolExecutor(min(threads, MOST_STARS), "stars", use_one_thread).map
 
 
 def judge_options(alert: AlertSettings) -> JudgeOptions | None:
@@ -198,7 +216,8 @@ def make_service(
 
     framing = make_framing(kafka)
     intake = make_intake(settings, entry, metrics, waiting)
-    assessment = make_assessment(settings, entry, metrics)
+    each_star = star_threads(settings.model.threads or OWN_CHOICE)
+    assessment = make_assessment(settings, entry, metrics, each_star=each_star)
     store = _open_store(settings)
     progress, backoff = GroupProgress(kafka), Backoff(UNREACHABLE_S)
 

@@ -14,7 +14,7 @@ from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.core import Pipeline
 from broker_filter.state.columns import arrays_of
 from broker_filter.types import Message
-from tests.pipeline.test_pipeline import epoch, make_pipeline
+from tests.pipeline.test_pipeline import epoch, last_first, make_pipeline
 
 LIMIT, STARS = 8, 20
 START = 60_000.0
@@ -83,6 +83,18 @@ def test_how_the_stream_is_cut_does_not_change_what_is_forgotten(cuts: list[int]
         for where in (cuts, ())
     )
     assert found == whole
+
+
+def test_in_which_order_stars_are_taken_up_does_not_change_what_is_forgotten() -> None:
+    found = []
+    for each_star in (map, last_first):
+        metrics = Metrics()
+        pipeline = make_pipeline(max_stars=LIMIT, metrics=metrics, each_star=each_star)
+        alerts = run(STREAM, pipeline, range(0, len(STREAM), 50))
+        ids = [(str(alert.alert_id), str(alert.event_id), alert.state) for alert in alerts]
+        found.append((ids, n_events(pipeline), metrics.total("events_dropped_total")))
+    assert found[0] == found[1]
+    assert found[0][2] > 0
 
 
 def test_a_restored_state_forgets_the_same() -> None:

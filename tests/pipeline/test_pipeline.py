@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.build import Provenance
-from broker_filter.alerts.threshold import Rule
+from broker_filter.alerts.threshold import Discovery, Rule
 from broker_filter.decode.decoder import Decoder
 from broker_filter.decode.selection import Packet
 from broker_filter.errors import StateError
 from broker_filter.inference.scorer import Scored
 from broker_filter.observe.metrics import Metrics
 from broker_filter.photometry.usable import Limits
-from broker_filter.pipeline.assessment import Assessment, Outputs
+from broker_filter.pipeline.assessment import Assessment, EachStar, Outputs
 from broker_filter.pipeline.batcher import Batcher
 from broker_filter.pipeline.core import Pipeline
 from broker_filter.pipeline.intake import Intake
@@ -111,6 +111,7 @@ def make_pipeline(
     max_stars: int | None = None,
     surveys: dict[str, Provenance] | None = None,
     joined: bool = False,
+    each_star: EachStar = map,
 ) -> Pipeline:
     stub: Any = scorer or PeakScorer()
     metrics = metrics or Metrics()
@@ -125,7 +126,7 @@ def make_pipeline(
     )
     options = options or AssessmentOptions(Rule(THRESHOLD), prior_odds=1e-6, samples=20)
     provenance = Provenance(model_id, "0" * 64, "0", 20.0)
-    assessment = Assessment(stub, options, point_lens, provenance, metrics, surveys)
+    assessment = Assessment(stub, options, point_lens, provenance, metrics, surveys, each_star)
     return Pipeline(intake, assessment)
 
 
@@ -196,6 +197,32 @@ def test_how_polls_and_flushes_cut_the_stream_changes_nothing(
     alerts: list[Alert], cuts: list[int], flush: bool
 ) -> None:
     assert contents(run(STREAM, cuts, flush=flush)) == contents(alerts)
+
+
+def last_first(take_up: Any, stars: Iterable[Any]) -> list[Any]:
+    """As `map`, of the last star first."""
+    return [take_up(star) for star in reversed(list(stars))]
+
+
+def test_in_which_order_stars_are_taken_up_changes_nothing(alerts: list[Alert]) -> None:
+    found = make_pipeline(each_star=last_first).step(STREAM, 0.0, flush=True).alerts
+    ids = [str(alert.alert_id) for alert in alerts]
+    assert [str(alert.alert_id) for alert in found] == ids
+    assert contents(found) == contents(alerts)
+
+
+def test_a_false_discovery_rate_counts_events_in_the_order_of_their_windows() -> None:
+    """In another order another event would be the first, which needs more."""
+    rule = Rule(3.0, trigger=1.0, discovery=Discovery(0.1, 1000))
+    options = AssessmentOptions(rule, prior_odds=1e-6, samples=20)
+    forward, backward = (
+        make_pipeline(options=options, each_star=each_star).step(STREAM, 0.0, flush=True).alerts
+        for each_star in (map, last_first)
+    )
+    thresholds = [alert.log10_k_threshold for alert in forward if alert.state == "new"]
+    assert thresholds[0] > thresholds[1]
+    assert contents(backward) == contents(forward)
+    assert [a.log10_k_threshold for a in backward] == [a.log10_k_threshold for a in forward]
 
 
 def test_an_alert_names_the_model_of_its_survey_and_what_its_second_head_found() -> None:
