@@ -16,7 +16,8 @@ may be made in several threads.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
@@ -48,6 +49,7 @@ from broker_filter.types import PARAMETERS, Fit, NotFitted, StarEpochs, WindowBa
 
 __all__ = ["OWN_CHOICE", "Scored", "Scorer"]
 
+UNDER_WAY = 2  # calls of the device at a time
 FIT_STARTS = 256  # samples of the flow from which a fit starts
 _NO_SAMPLES = np.empty((0, len(PARAMETERS)), np.float32)
 Call = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
@@ -176,8 +178,8 @@ class Scorer:
         for i in np.unique(which[chosen]).tolist():
             model, own = self._models[i], np.flatnonzero(chosen & (which == i))
             part = batch if len(own) == len(batch) else batch.take(own)
-            for bucket, rows in by_bucket(part, model.buckets, self.chunk):
-                ln_k, s = self._called(partial(self._evaluate, model), part, rows, bucket)
+            evaluate = partial(self._evaluate, model)
+            for rows, (ln_k, s) in self._each_chunk(evaluate, part, model.buckets):
                 log10_k = ln_k.double().cpu().numpy() / LN_10
                 scored.log10_k[own[rows]] = model.entry.rescaled(log10_k)
                 scored.summary[torch.from_numpy(own[rows]), : model.width] = s
@@ -195,9 +197,7 @@ class Scorer:
     def _significances(self, batch: WindowBatch) -> NDArray[np.float64]:
         """The largest S of each window by level, from the device."""
         found = np.empty((len(batch), LEVELS))
-        model = self._models[0]
-        for bucket, rows in by_bucket(batch, model.buckets, self.chunk):
-            (s,) = self._called(self._scanned, batch, rows, bucket)
+        for rows, (s,) in self._each_chunk(self._scanned, batch, self._models[0].buckets):
             found[rows] = s.double().cpu().numpy()
         return found
 
@@ -214,6 +214,21 @@ class Scorer:
             self.chunk,
             extra={"event": "out_of_memory"},
         )
+
+    def _each_chunk(
+        self, call: Call, batch: WindowBatch, buckets: Sequence[int]
+    ) -> Iterator[tuple[NDArray[np.int64], tuple[Tensor, ...]]]:
+        """Rows of each chunk of a batch, and their results.
+
+        A device computes one chunk while the next is copied to it: results, which are waited for,
+        are handed over when the call after theirs is under way.
+        """
+        under_way: deque[tuple[NDArray[np.int64], tuple[Tensor, ...]]] = deque()
+        for bucket, rows in by_bucket(batch, buckets, self.chunk):
+            under_way.append((rows, self._called(call, batch, rows, bucket)))
+            if len(under_way) == UNDER_WAY:
+                yield under_way.popleft()
+        yield from under_way
 
     def _called(
         self, call: Call, batch: WindowBatch, rows: NDArray[np.int64], bucket: int

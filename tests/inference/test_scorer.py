@@ -270,6 +270,25 @@ def test_settled_on_the_device_is_as_settled_by_the_loop(filed: zoo.Entry) -> No
     np.testing.assert_array_equal(scorer.ceiling(batch, 1.0) < 1.0, settled)
 
 
+def test_the_next_call_is_under_way_before_results_are_waited_for(filed: zoo.Entry) -> None:
+    batch, scorer = make_batch([100] * 21 + [400] * 5), Scorer(filed, chunk=CHUNK)
+    buckets, calls = (128, 512), []
+
+    def call(x: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor]:
+        calls.append(x.shape[:2])
+        return (x[:, 0, 1],)
+
+    found = scorer._each_chunk(call, batch, buckets)
+    taken = [next(found)]
+    assert calls == [(CHUNK, 128)] * 2
+    taken += found
+    assert calls == [(CHUNK, 128), (CHUNK, 128), (CHUNK, 512)]
+    rows = [rows for _, rows in by_bucket(batch, buckets, CHUNK)]
+    for own, (mine, (first,)) in zip(rows, taken, strict=True):
+        assert mine.tolist() == own.tolist()
+        np.testing.assert_array_equal(first, batch.flux[own, 0])
+
+
 def test_a_device_with_too_little_memory_takes_fewer_windows_a_call(
     filed: zoo.Entry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
