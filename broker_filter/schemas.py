@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterator
+from functools import cache, lru_cache, partial
 from importlib import metadata
 from io import BytesIO
 from pathlib import Path
@@ -24,11 +24,11 @@ __all__ = [
     "MAX_MESSAGE_BYTES",
     "SCHEMA_HEADER",
     "current_version",
+    "decode_block",
     "decode_strict",
     "encode",
     "known_versions",
     "load_schema",
-    "read_record",
     "read_whole",
     "schema_folder",
     "schema_header",
@@ -169,28 +169,46 @@ def decode_strict(
         ``too_large``, ``truncated``, ``trailing_bytes``, or ``undecodable``.
     """
     version = version or current_version(name)
-    schema = load_schema(name, version)
-    reader = None if read_as in (None, version) else load_schema(name, read_as)
-    return read_whole(
-        f"{name}/{version}",
-        value,
-        lambda whole: read_record(whole, schema, reader),
-        max_bytes=max_bytes,
-    )
+    read = _record_reader(name, version, read_as)
+    return read_whole(f"{name}/{version}", value, read, max_bytes=max_bytes)
 
 
-def read_record(
-    value: bytes, schema: dict[str, Any], reader: dict[str, Any] | None
-) -> tuple[dict[str, Any], int]:
-    """Read one record of any schema, as `read_whole` asks for it.
+def decode_block(
+    name: str, value: bytes, count: int, version: str | None = None, *, read_as: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """Read so many records, one behind the other, that must fill their bytes exactly.
 
     Parameters
     ----------
+    name, version, read_as
+        As `decode_strict`.
     value : bytes
-    schema, reader : dict
-        Parsed by fastavro: that of the writer, and that in which the record is returned.
+    count : int
+
+    Raises
+    ------
+    PoisonMessage
+        ``truncated``, ``trailing_bytes``, or ``undecodable``; after the records before it.
     """
+    version = version or current_version(name)
+    read, end = _record_reader(name, version, read_as), 0
+    for _ in range(count):
+        record, end = _read_one(f"{name}/{version}", value, partial(read, begin=end))
+        yield record
+    _check_end(f"{name}/{version}", value, end)
+
+
+def _record_reader(name: str, version: str, read_as: str | None) -> Callable[..., tuple[Any, int]]:
+    """What reads a record that begins at a byte, and finds where it ends, as `read_whole` asks."""
+    reader = None if read_as in (None, version) else load_schema(name, read_as)
+    return partial(_read_record, schema=load_schema(name, version), reader=reader)
+
+
+def _read_record(
+    value: bytes, *, schema: dict[str, Any], reader: dict[str, Any] | None, begin: int = 0
+) -> tuple[dict[str, Any], int]:
     stream = BytesIO(value)
+    stream.seek(begin)
     try:
         return fastavro.schemaless_reader(stream, schema, reader), stream.tell()
     except EOFError:
@@ -226,17 +244,25 @@ def read_whole(
     """
     if len(value) > max_bytes:
         raise PoisonMessage("too_large", f"{len(value)} bytes, more than {max_bytes}")
+    record, end = _read_one(name, value, read)
+    _check_end(name, value, end)
+    return record
+
+
+def _read_one(name: str, value: bytes, read: Callable[[bytes], tuple[T, int]]) -> tuple[T, int]:
     try:
-        record, end = read(value)
+        return read(value)
     except (IndexError, struct.error):
         raise PoisonMessage(
             "truncated", f"{name} record ends before its last field ({len(value)} bytes)"
         ) from None
     except (ValueError, KeyError) as error:
         raise PoisonMessage("undecodable", f"not a {name} record: {error}") from error
+
+
+def _check_end(name: str, value: bytes, end: int) -> None:
     if end != len(value):
         raise PoisonMessage("trailing_bytes", f"{name} record ends at byte {end} of {len(value)}")
-    return record
 
 
 @cache

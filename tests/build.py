@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.codec import from_avro
 from broker_filter.config import Settings
+from broker_filter.decode.avro.container import MAGIC
+from broker_filter.decode.avro.primitives import write_long
 from broker_filter.decode.native import encode_photometry
 from broker_filter.schemas import schema_folder, schema_header, schema_id
 from broker_filter.types import Message, Photometry, StarId
@@ -19,7 +21,7 @@ from broker_filter.types import Message, Photometry, StarId
 if TYPE_CHECKING:
     from broker_filter.inference.zoo import Card
 
-__all__ = ["alert", "alert_sample", "card", "message", "photometry", "settings"]
+__all__ = ["alert", "alert_sample", "card", "container", "message", "photometry", "settings"]
 
 _NAMES = {"survey": "test", "band": "r", "source": ""}
 _COLUMNS = {
@@ -87,6 +89,19 @@ def message(
     headers = () if schema is None else (schema_header(schema),)
     plain = Message("epochs", 0, offset, None, value, headers=headers)
     return replace(plain, **changes)
+
+
+def container(schema: bytes, *blocks: tuple[int, bytes], codec: str | None = None) -> bytes:
+    """An Avro container, right or wrong: of each block the records it claims, and its bytes."""
+    meta = {"avro.schema": schema} | ({} if codec is None else {"avro.codec": codec.encode()})
+    head = b"".join(_sized(key.encode()) + _sized(text) for key, text in meta.items())
+    sync = bytes(range(16))
+    value = MAGIC + write_long(len(meta)) + head + b"\0" + sync
+    return value + b"".join(write_long(n) + _sized(data) + sync for n, data in blocks)
+
+
+def _sized(data: bytes) -> bytes:
+    return write_long(len(data)) + data
 
 
 def settings(**sections: Any) -> Settings:

@@ -33,7 +33,7 @@ from broker_filter.schemas import (
 )
 from broker_filter.types import Headers
 
-__all__ = ["BARE", "AlertFraming", "Framing", "unframe"]
+__all__ = ["BARE", "AlertFraming", "Framing", "unframe", "version_of"]
 
 AlertFraming = Literal["bare", "container", "confluent"]
 
@@ -135,15 +135,16 @@ def unframe(value: bytes) -> tuple[bytes, str | None]:
 
 def _from_container(value: bytes) -> tuple[bytes, str]:
     whole = read_whole("container", value, _read_container, max_bytes=MAX_MESSAGE_BYTES)
-    if whole["meta"].get("avro.codec", b"null") != b"null":
-        raise PoisonMessage("unknown_codec", "the container of an alert is not compressed")
+    codec = whole["meta"].get("avro.codec", b"null")
+    if codec != b"null":
+        raise PoisonMessage(
+            "unknown_codec",
+            f"codec {codec[:40].decode(errors='replace')!r} is not read: the container of an alert"
+            " is not compressed",
+        )
     if whole["records"] != 1 or whole["end"] != whole["sync"]:
         raise PoisonMessage("undecodable", "the container does not hold one alert")
-    version = _version_of(whole["meta"].get("avro.schema", b""))
-    if version is None:
-        known = ", ".join(f"alert/{known}" for known in known_versions("alert"))
-        raise PoisonMessage("unknown_format", f"the container's schema is none of {known}")
-    return whole["block"], version
+    return whole["block"], version_of(whole["meta"].get("avro.schema", b""))
 
 
 def _read_container(value: bytes) -> tuple[dict[str, Any], int]:
@@ -157,10 +158,33 @@ def _read_container(value: bytes) -> tuple[dict[str, Any], int]:
 
 
 @lru_cache(maxsize=16)
-def _version_of(schema: bytes) -> str | None:
-    """The filed version that a schema is, whatever its docs and defaults; None for another."""
+def version_of(schema: bytes) -> str:
+    """The filed version that the schema of a container is, whatever its docs and defaults.
+
+    Parameters
+    ----------
+    schema : bytes
+        JSON.
+
+    Raises
+    ------
+    PoisonMessage
+        ``unknown_format``: it is none of them. A schema that is ours bounds what its records take;
+        one of unknown origin need not.
+    """
+    form = _canonical_form(schema)
+    newest_first = reversed(known_versions("alert"))
+    version = next((known for known in newest_first if form == _canonical(known)), None)
+    if version is None:
+        known = ", ".join(f"alert/{known}" for known in known_versions("alert"))
+        raise PoisonMessage("unknown_format", f"the container's schema is none of {known}")
+    return version
+
+
+def _canonical_form(schema: bytes) -> str | None:
+    """None for what is no schema."""
     try:
-        form = to_parsing_canonical_form(fastavro.parse_schema(json.loads(schema)))
+        return str(to_parsing_canonical_form(fastavro.parse_schema(json.loads(schema))))
     except (
         ValueError,
         KeyError,
@@ -170,8 +194,6 @@ def _version_of(schema: bytes) -> str | None:
         fastavro.schema.SchemaParseException,
     ):
         return None
-    newest_first = reversed(known_versions("alert"))
-    return next((known for known in newest_first if form == _canonical(known)), None)
 
 
 @cache

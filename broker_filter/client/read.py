@@ -1,27 +1,27 @@
-"""Read an alert from a file."""
+"""Read alerts from files, of which nothing is taken on trust."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from itertools import islice
 from pathlib import Path
-from typing import Any
-
-import fastavro
-from fastavro.read import SchemaResolutionError
-from fastavro.schema import SchemaParseException
+from typing import Any, Final
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.codec import from_avro
-from broker_filter.alerts.framing import unframe
+from broker_filter.alerts.framing import unframe, version_of
 from broker_filter.alerts.record import from_record
-from broker_filter.decode.avro.container import MAGIC, read_container
+from broker_filter.decode.avro.container import MAGIC, stream_container
 from broker_filter.errors import ConfigError, PoisonMessage
 from broker_filter.observe.text import printable
-from broker_filter.schemas import known_versions, load_schema, read_record, read_whole
+from broker_filter.schemas import MAX_MESSAGE_BYTES, current_version, decode_block, known_versions
 
-__all__ = ["read_alert"]
+__all__ = ["MAX_BLOCK_BYTES", "read_alert", "read_records"]
 
-MAX_FILE_BYTES = 64 << 20
+MAX_BLOCK_BYTES: Final = 2 * MAX_MESSAGE_BYTES
+"""Longest block of a container; writers begin a new one after some kB, and an alert fits one."""
 
 
 def read_alert(path: Path | str) -> Alert:
@@ -38,43 +38,60 @@ def read_alert(path: Path | str) -> Alert:
     ConfigError
         The file cannot be read, or holds something else; the message names it.
     """
-    path = Path(path)
+    with _opened(Path(path)) as file:
+        if not _is_container(file):
+            return _from_message(file.read(MAX_MESSAGE_BYTES + 1))
+        records = list(islice(_records(file), 2))
+        if len(records) != 1:
+            raise ValueError("it holds several records" if records else "it holds no record")
+        return from_record(records[0])
+
+
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Read the alerts of an Avro container, one at a time, as records of the current schema.
+
+    Parameters
+    ----------
+    path : Path
+        Of any length, in any version of the schema that is known.
+
+    Raises
+    ------
+    ConfigError
+        As `read_alert`; after the records before it.
+    """
+    with _opened(path) as file:
+        if not _is_container(file):
+            raise ValueError("not an Avro container")
+        yield from _records(file)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BufferedReader]:
+    """Open a file, and say in one way what is wrong with it."""
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+            if not file.peek(1):
+                raise ValueError("the file is empty")
+            yield file
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: longer than {MAX_FILE_BYTES} bytes: is it one alert?")
-    try:
-        if content.startswith(MAGIC):
-            return from_record(_only_record(content))
-        return _from_message(content)
-    except SchemaResolutionError:
-        raise ConfigError(f"{path}: not an alert: its records are of another schema") from None
-    except (PoisonMessage, ValueError, LookupError, EOFError, TypeError) as error:
-        raise ConfigError(f"{path}: not an alert: {printable(error, 200)}") from None
+    except (PoisonMessage, ValueError, LookupError, TypeError) as error:
+        raise ConfigError(
+            f"{path}: not an alert: {printable(error, 300)}; save alerts with"
+            " `broker-filter subscribe --avro`"
+        ) from None
 
 
-def _only_record(content: bytes) -> dict[str, Any]:
-    text, blocks = read_container(content, max_bytes=MAX_FILE_BYTES)
-    records = sum(count for count, _ in blocks)
-    if records != 1:
-        raise ValueError("it holds several records" if records else "it holds no record")
-    block = next(data for count, data in blocks if count)
-    writer, current = _writer_schema(text), load_schema("alert")
-    # Fields that an older version lacks hold the defaults of the current one.
-    return read_whole(
-        "alert", block, lambda whole: read_record(whole, writer, current), max_bytes=MAX_FILE_BYTES
-    )
+def _is_container(file: BufferedReader) -> bool:
+    return file.peek(len(MAGIC)).startswith(MAGIC)
 
 
-def _writer_schema(text: bytes) -> dict[str, Any]:
-    try:
-        schema: dict[str, Any] = fastavro.parse_schema(json.loads(text))
-    except (AttributeError, RecursionError, SchemaParseException) as error:
-        raise ValueError(f"its schema cannot be read: {error}") from None
-    return schema
+def _records(file: BufferedReader) -> Iterator[dict[str, Any]]:
+    schema, blocks = stream_container(file, max_bytes=MAX_BLOCK_BYTES)
+    version = version_of(schema)
+    for count, block in blocks:
+        yield from decode_block("alert", block, count, version, read_as=current_version("alert"))
 
 
 def _from_message(content: bytes) -> Alert:

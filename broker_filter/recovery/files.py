@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import math
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import fastavro
-from fastavro.schema import SchemaParseException
-
 from broker_filter.alerts.codec import from_message, to_json_dict
+from broker_filter.client.read import read_records
 from broker_filter.errors import ConfigError, PoisonMessage
 from broker_filter.kafka.properties import Properties
 from broker_filter.kafka.ranges import SCHEME, messages_of, offsets_of
@@ -23,11 +20,6 @@ from broker_filter.replay.topic_range import parse_range
 
 __all__ = ["Event", "InjectedEvents", "Sighting", "read_alerts", "read_truth"]
 
-# What the reader of Avro containers raises for damaged ones.
-_DAMAGED = (
-    *(ValueError, TypeError, AttributeError, LookupError, EOFError, OSError, OverflowError),
-    *(RecursionError, zlib.error, SchemaParseException),
-)
 _log = logging.getLogger(__name__)
 
 
@@ -181,11 +173,7 @@ def _records(source: str, config: Properties | None) -> Iterator[tuple[str, Mapp
         yield from _of_topic(source, config)
     elif path.is_dir() or path.suffix == ".avro":
         for file in sorted(path.glob("*.avro")) if path.is_dir() else [path]:
-            try:
-                with file.open("rb") as stream:
-                    yield from ((str(file), record) for record in fastavro.reader(stream))
-            except _DAMAGED as error:
-                raise ConfigError(f"{file}: not an Avro container: {error}") from None
+            yield from ((str(file), record) for record in read_records(file))
     else:
         for number, line in _json_lines(path):
             yield f"{path}:{number}", line

@@ -13,17 +13,21 @@ import io
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import md5
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final
 
-import fastavro
-
-from broker_filter.decode.avro.container import MAGIC, read_container
+from broker_filter.decode.avro.container import (
+    MAGIC,
+    Readable,
+    read_container,
+    stream_container,
+)
+from broker_filter.decode.avro.primitives import write_long
 from broker_filter.decode.avro.reader import RecordReader
 from broker_filter.decode.avro.schema import parse_json
 from broker_filter.decode.framing import MAX_SCHEMAS
@@ -55,10 +59,6 @@ _BROKEN: Final = (
 
 _Found = tuple[str, bytes, Mapping[str, Any] | None]
 """Name and bytes of a packet, and the fields of its time where it had to be decoded anyway."""
-
-
-class _Readable(Protocol):
-    def read(self, size: int = -1, /) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class PacketFile:
                 found = rows(self.path, report) if self._is_parquet() else None
                 packets = found or _packets(file, self.name, report)
                 yield from self._timed(packets, report, file)
-        except SchemaError as error:  # names the file
+        except SchemaError as error:  # of Parquet: names the file
             report(str(error))
         except _BROKEN as error:
             report(f"{self.name}: {_why(error)}; the rest is passed over")
@@ -141,7 +141,7 @@ def _is_tar(head: bytes) -> bool:
     return head[257:262] == b"ustar"
 
 
-def _packets(file: _Readable, name: str, report: Report, depth: int = 0) -> Iterator[_Found]:
+def _packets(file: Readable, name: str, report: Report, depth: int = 0) -> Iterator[_Found]:
     """Name and bytes of each packet in a file that is not Parquet."""
     if depth > MAX_DEPTH:
         raise ValueError(f"more than {MAX_DEPTH} archives inside each other")
@@ -175,7 +175,7 @@ def _whole_or_parts(head: bytes, parts: Iterator[_Found], name: str) -> Iterator
     return chain([part for part in (first, second) if part], parts)
 
 
-def _lines(file: _Readable, name: str) -> Iterator[_Found]:
+def _lines(file: Readable, name: str) -> Iterator[_Found]:
     number, rest = 0, b""
     while chunk := file.read(CHUNK):
         *lines, rest = (rest + chunk).split(b"\n")
@@ -187,7 +187,7 @@ def _lines(file: _Readable, name: str) -> Iterator[_Found]:
         yield f"{name}:{number + 1}", rest, None
 
 
-def _members(file: _Readable, name: str, report: Report, depth: int) -> Iterator[_Found]:
+def _members(file: Readable, name: str, report: Report, depth: int) -> Iterator[_Found]:
     """Packets of the members of a tar, read as a stream: a broken one is reported, and skipped."""
     end = hidden = 0
     # Without ignore_zeros, tarfile takes a broken header for the end of the archive.
@@ -215,7 +215,7 @@ def _members(file: _Readable, name: str, report: Report, depth: int) -> Iterator
         report(f"{name}: {hidden} hidden members (as .git, ._name, __MACOSX) passed over")
 
 
-def _container(head: bytes, file: _Readable, name: str) -> Iterator[_Found]:
+def _container(head: bytes, file: Readable, name: str) -> Iterator[_Found]:
     """Packets of a container; one of a single record is not read beyond its time."""
     if len(head) <= MAX_MESSAGE_BYTES:
         schema, blocks = read_container(head, max_bytes=MAX_READ_BYTES, max_blocks=len(head))
@@ -223,10 +223,7 @@ def _container(head: bytes, file: _Readable, name: str) -> Iterator[_Found]:
             block = next(block for count, block in blocks if count)
             return iter([(name, head, _time_reader(schema).read_from(block, 0)[0])])
         return _split(schema, blocks, name)
-    reader = fastavro.block_reader(file)
-    schema = reader.metadata["avro.schema"].encode()
-    stream = ((block.num_records, block.bytes_.getvalue()) for block in reader)
-    return _split(schema, stream, name)
+    return _split(*stream_container(file, max_bytes=MAX_READ_BYTES), name)
 
 
 def _split(schema: bytes, blocks: Iterable[tuple[int, bytes]], name: str) -> Iterator[_Found]:
@@ -237,7 +234,9 @@ def _split(schema: bytes, blocks: Iterable[tuple[int, bytes]], name: str) -> Ite
         at = 0
         for _ in range(count):
             record, end = reader.read_from(data, at)
-            value = b"".join((head, _long(1), _long(end - at), data[at:end], head[-SYNC_BYTES:]))
+            value = b"".join(
+                (head, write_long(1), write_long(end - at), data[at:end], head[-SYNC_BYTES:])
+            )
             yield f"{name}#{number}", value, record
             at, number = end, number + 1
         if at != len(data):
@@ -246,44 +245,43 @@ def _split(schema: bytes, blocks: Iterable[tuple[int, bytes]], name: str) -> Ite
 
 @lru_cache(MAX_SCHEMAS)
 def _time_reader(schema: bytes) -> RecordReader:
-    return time_reader(parse_json(schema))
+    with _as_damage():
+        return time_reader(parse_json(schema))
 
 
 @lru_cache(MAX_SCHEMAS)
 def _reader(schema: bytes) -> RecordReader:
-    return RecordReader(parse_json(schema), selection())
+    with _as_damage():
+        return RecordReader(parse_json(schema), selection())
+
+
+@contextmanager
+def _as_damage() -> Iterator[None]:
+    """Errors of a schema as damage of the file that holds it, which they do not name."""
+    try:
+        yield
+    except SchemaError as error:
+        raise PoisonMessage("bad_schema", str(error)) from error
 
 
 @lru_cache(MAX_SCHEMAS)
 def _container_head(schema: bytes) -> bytes:
     """Head of an Avro container without compression; its last 16 bytes mark the end of a block."""
     items = {b"avro.schema": schema, b"avro.codec": b"null"}.items()
-    meta = b"".join(_long(len(part)) + part for item in items for part in item)
-    return MAGIC + _long(len(items)) + meta + _long(0) + md5(schema).digest()  # noqa: S324
-
-
-def _long(value: int) -> bytes:
-    """Avro's long of a number that is not negative: 7 bits a byte, the lowest first."""
-    value <<= 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
+    meta = b"".join(write_long(len(part)) + part for item in items for part in item)
+    return MAGIC + write_long(len(items)) + meta + write_long(0) + md5(schema).digest()  # noqa: S324
 
 
 class _Chained:
     """Bytes that were read already, and the file that they came from, as one file to read."""
 
-    def __init__(self, head: bytes, file: _Readable) -> None:
+    def __init__(self, head: bytes, file: Readable) -> None:
         self._head: io.BytesIO | None = io.BytesIO(head)
         self._file = file
         self._place = 0
 
     def read(self, size: int = -1, /) -> bytes:
         """Read so many bytes; fewer only at the end."""
-        if size > MAX_READ_BYTES:
-            raise ValueError(f"a block of {size} bytes, more than {MAX_READ_BYTES}")
         data = self._head.read(size) if self._head else b""
         if size < 0 or len(data) < size:
             self._head = None

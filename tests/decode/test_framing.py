@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import tracemalloc
 import zlib
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain, islice, repeat
 from typing import Any
 
 import cramjam
 import fastavro
 import pytest
 
-from broker_filter.decode.avro.container import MAGIC, MAX_BLOCKS, read_container
+from broker_filter.decode.avro.container import MAGIC, MAX_BLOCKS, read_container, stream_container
 from broker_filter.decode.avro.primitives import write_long
 from broker_filter.decode.avro.schema import WriterSchema, parse_document
 from broker_filter.decode.framing import Framed, Unframer
@@ -44,15 +48,8 @@ def unframer(**schemaless: WriterSchema) -> Unframer:
 
 
 def container(blocks: list[list[int]], codec: str = "null", text: bytes | None = None) -> bytes:
-    meta = {b"avro.schema": text or json.dumps(SCHEMA).encode(), b"avro.codec": codec.encode()}
-    head = MAGIC + write_long(len(meta))
-    for key, item in meta.items():
-        head += write_long(len(key)) + key + write_long(len(item)) + item
-    value = head + b"\0" + SYNC
-    for block in blocks:
-        data = PACKERS[codec](b"".join(map(write_long, block)))
-        value += write_long(len(block)) + write_long(len(data)) + data + SYNC
-    return value
+    packed = [(len(b), PACKERS[codec](b"".join(map(write_long, b)))) for b in blocks]
+    return build.container(text or json.dumps(SCHEMA).encode(), *packed, codec=codec)
 
 
 def framed(value: bytes, key: bytes | None = None, **schemaless: WriterSchema) -> Framed:
@@ -156,9 +153,57 @@ def test_a_header_of_very_many_entries() -> None:
 
 def test_containers_that_contradict_themselves() -> None:
     assert reason(container([[1]], "null", b"no schema")) == "bad_schema"
-    assert reason(container([[1]]).replace(b"null", b"lzma")) == "unknown_codec"
     assert reason(container([[1]]).replace(b"avro.schema", b"avro.schemA")) == "undecodable"
     assert reason(container([[1]])[:-1] + b"\xff") == "undecodable"
+
+
+@pytest.mark.parametrize(
+    ("codec", "pack"), [("bzip2", bz2.compress), ("xz", lzma.compress), ("lz4", bytes)]
+)
+def test_a_codec_that_is_not_read_is_named_with_those_that_are(codec: str, pack: Any) -> None:
+    packed = build.container(json.dumps(SCHEMA).encode(), (1, pack(b"\2")), codec=codec)
+    said = f"codec '{codec}' is not read: write it with one of null, deflate, snappy, zstandard"
+    with pytest.raises(PoisonMessage, match=said) as caught:
+        unframer().unframe(message(packed))
+    assert caught.value.reason == "unknown_codec"
+
+
+@pytest.mark.parametrize(
+    ("count", "data"), [(2**60, b""), (2**60, b"\2"), (-1, b"\2"), (3, b"\2\2")]
+)
+def test_a_block_that_cannot_hold_its_records(count: int, data: bytes) -> None:
+    for fields in ([], SCHEMA["fields"]):
+        schema = json.dumps(SCHEMA | {"fields": fields}).encode()
+        assert reason(build.container(schema, (count, data))) == "undecodable"
+
+
+def test_a_container_of_any_length_is_read_a_block_at_a_time() -> None:
+    block = build.container(b"{}", (1, b"\2" * 1000))
+    head = build.container(b"{}")
+    endless = chain([head], repeat(block[len(head) :]))
+    schema, blocks = stream_container(_Endless(endless), max_bytes=1000)
+    assert (schema, next(blocks)) == (b"{}", (1, b"\2" * 1000))
+    assert sum(1 for _ in islice(blocks, 10_000)) == 10_000
+    with pytest.raises(PoisonMessage, match="too_large"):
+        next(stream_container(io.BytesIO(block), max_bytes=999)[1])
+
+
+class _Endless:
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._parts, self._left = parts, b""
+
+    def read(self, size: int = -1, /) -> bytes:
+        while len(self._left) < size:
+            self._left += next(self._parts)
+        found, self._left = self._left[:size], self._left[size:]
+        return found
+
+
+@pytest.mark.parametrize("length", [2**40, 2**62])
+def test_a_length_is_held_against_the_bytes_that_are_there(length: int) -> None:
+    head = build.container(json.dumps(SCHEMA).encode())
+    assert reason(head + write_long(1) + write_long(length) + b"x") == "too_large"
+    assert reason(MAGIC + write_long(1) + write_long(length) + b"x") == "too_large"
 
 
 # The other framings

@@ -31,14 +31,8 @@ def field(avro_type: Any, name: Any = "x") -> dict[str, Any]:
     return {"name": name, "type": avro_type}
 
 
-def sized(data: bytes) -> bytes:
-    return write_long(len(data)) + data
-
-
 def container(schema: Any, record: bytes) -> Message:
-    head = b"Obj\x01" + write_long(1) + sized(b"avro.schema") + sized(json.dumps(schema).encode())
-    sync = b"S" * 16
-    value = head + b"\0" + sync + write_long(1) + sized(record) + sync
+    value = build.container(json.dumps(schema).encode(), (1, record))
     return build.message(value, topic="alerts")
 
 

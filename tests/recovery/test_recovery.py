@@ -152,22 +152,21 @@ class TestSources:
         assert len(list(read_alerts(str(saved)))) == 1
 
     def test_avro_containers(self, tmp_path):
-        schema = {
-            "type": "record",
-            "name": "alert",
-            "fields": [
-                {"name": name, "type": kind}
-                for name, kind in (
-                    *((n, "string") for n in ("alertId", "starId", "state")),
-                    *((n, "double") for n in ("lastEpochMjdTai", "log10KThreshold")),
-                    *((n, "long") for n in ("receivedMs", "createdMs")),
-                )
-            ],
-        }
+        sample = decode_strict("alert", (SCHEMAS / "1/2/sample.avro").read_bytes())
+        many = [sample | alert("a", T0 + i) for i in range(3)]
         with (tmp_path / "1.avro").open("wb") as file:
-            fastavro.writer(file, schema, [alert("a", T0)])
-        [one] = read_alerts(str(tmp_path))
-        assert (one.star, one.last_epoch_mjd) == ("a", T0)
+            fastavro.writer(file, load_schema("alert"), many, codec="deflate")
+        with (tmp_path / "2.avro").open("wb") as file:
+            fastavro.writer(file, load_schema("alert"), many[:1])
+        found = list(read_alerts(str(tmp_path)))
+        assert [(one.star, one.last_epoch_mjd) for one in found] == [
+            ("a", T0 + i) for i in range(3)
+        ]
+
+    def test_a_container_of_something_else_is_named(self, tmp_path):
+        (tmp_path / "x.avro").write_bytes(b"")
+        with pytest.raises(ConfigError, match=r"x\.avro: not an alert: the file is empty"):
+            list(read_alerts(str(tmp_path)))
 
     @pytest.mark.parametrize("text", ['{"a": 1}', "{broken", ""])
     def test_a_file_that_is_no_truth(self, tmp_path, text):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
 import datetime as dt
 import gzip
 import io
 import json
 import tarfile
 import tracemalloc
+import zlib
 from decimal import Decimal
 from functools import cache
 
@@ -15,7 +17,9 @@ import fastavro
 import pytest
 
 from broker_filter.replay.event_time import EventTimes
-from broker_filter.replay.files import PacketFile, is_packets
+from broker_filter.replay.files import MAX_READ_BYTES, PacketFile, is_packets
+from broker_filter.schemas import MAX_MESSAGE_BYTES
+from tests import build
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -122,6 +126,38 @@ class TestContainersOfMany:
         ]
         assert [one.time for one in out] == pytest.approx([MJD_TAI + n for n in (5, 6, 7)])
         assert not said
+
+    def test_a_container_too_long_for_a_message_is_read_block_by_block(self, tmp_path):
+        many = [record(n) | {"cutout": bytes(MAX_MESSAGE_BYTES // 10)} for n in range(20)]
+        file = io.BytesIO()
+        fastavro.writer(file, SCHEMA, many)
+        out, said = read(tmp_path, file.getvalue())
+        assert [one.time for one in out] == pytest.approx([MJD_TAI + n for n in range(20)])
+        assert not said
+
+    @pytest.mark.parametrize(
+        ("codec", "data", "why"),
+        [
+            ("deflate", zlib.compress(bytes(MAX_READ_BYTES + 1), wbits=-15), "too_large"),
+            ("bzip2", bz2.compress(b"x"), "codec 'bzip2' is not read: write it with one of"),
+        ],
+    )
+    @pytest.mark.parametrize("before", [0, MAX_MESSAGE_BYTES])
+    def test_a_block_that_cannot_be_read_is_reported(self, tmp_path, codec, data, why, before):
+        schema = json.dumps(SCHEMA).encode()
+        content = build.container(schema, (1, data), codec=codec) + bytes(before)
+        out, said = read(tmp_path, content)
+        assert out == []
+        assert len(said) == 1
+        assert "x.avro" in said[0]
+        assert why in said[0]
+
+    def test_a_schema_that_is_none_is_reported_with_its_file(self, tmp_path):
+        for schema in (b"no schema", b'{"type":"array","items":' * 100 + b'"int"' + b"}" * 100):
+            out, said = read(tmp_path, build.container(schema, (1, b"\0")))
+            assert out == []
+            assert len(said) == 1
+            assert "x.avro: bad_schema" in said[0]
 
     def test_an_empty_container_gives_nothing(self, tmp_path):
         assert read(tmp_path, packet())[0] == []

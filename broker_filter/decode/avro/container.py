@@ -8,28 +8,38 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Final
+from contextlib import contextmanager
+from io import BytesIO
+from typing import Final, Protocol
 
 import cramjam
 
-from broker_filter.decode.avro.primitives import forward, read_bytes, read_long
-from broker_filter.decode.avro.skip import block_head
+from broker_filter.decode.avro.primitives import read_long
 from broker_filter.errors import PoisonMessage
 
-__all__ = ["MAGIC", "MAX_BLOCKS", "inflate", "read_container"]
+__all__ = ["MAGIC", "MAX_BLOCKS", "Readable", "inflate", "read_container", "stream_container"]
 
 MAGIC: Final = b"Obj\x01"
 _SYNC_BYTES: Final = 16
 _CRC_BYTES: Final = 4
+_LONG_BYTES: Final = 10  # of the longest integer
 
 MAX_BLOCKS: Final = 1000
 """Most blocks of a container; surveys send one."""
 
 _MAX_META: Final = 100
+_MAX_META_BYTES: Final = 4 << 20
 _ROOM: Final = 1 << 12
 
 Codec = Callable[[bytes, int], bytes]
 """From compressed bytes and the most that may come of them to what comes."""
+
+
+class Readable(Protocol):
+    """A file that is read once, from its beginning on."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Read so many bytes; fewer only at the end."""
 
 
 def read_container(
@@ -59,57 +69,125 @@ def read_container(
         ``truncated``; ``undecodable`` where it contradicts itself; ``unknown_codec``;
         ``too_large``; ``too_many_items`` where it has more blocks.
     """
-    try:
-        meta, at = _metadata(value)
-        schema, codec = meta[b"avro.schema"], meta.get(b"avro.codec", b"null")
+    schema, blocks = stream_container(BytesIO(value), max_bytes=max_bytes)
+    found, left = [], max_bytes
+    for count, records in blocks:
+        left -= len(records)
+        if left < 0:
+            raise _too_large(max_bytes)
+        found.append((count, records))
+        if len(found) > max_blocks:
+            raise PoisonMessage("too_many_items", f"more than {max_blocks} blocks in a container")
+    return schema, found
+
+
+def stream_container(
+    file: Readable, *, max_bytes: int
+) -> tuple[bytes, Iterator[tuple[int, bytes]]]:
+    """Take a container of any length apart, one block at a time.
+
+    Parameters
+    ----------
+    file : Readable
+        At the container's first byte.
+    max_bytes : int
+        Most bytes that a block may have, compressed or not.
+
+    Returns
+    -------
+    bytes
+        The schema, JSON.
+    iterator of (int, bytes)
+        As `read_container`; it raises what is wrong with a block.
+
+    Raises
+    ------
+    PoisonMessage
+        As `read_container`, except for the number of blocks.
+    """
+    with _one_error():
+        if file.read(len(MAGIC)) != MAGIC:
+            raise ValueError("it begins with other bytes")
+        meta = _metadata(file)
+        codec = meta.get(b"avro.codec", b"null")
         if codec not in _CODECS:
-            known = b", ".join(_CODECS).decode()
-            raise PoisonMessage("unknown_codec", f"codec {codec[:40]!r}; known: {known}")
-        return schema, list(_blocks(value, at, _CODECS[codec], max_bytes, max_blocks))
+            raise _unknown_codec(codec)
+        return meta[b"avro.schema"], _blocks(file, _CODECS[codec], max_bytes)
+
+
+@contextmanager
+def _one_error() -> Iterator[None]:
+    """Say in one way what is wrong with a container."""
+    try:
+        yield
     except IndexError:
-        raise PoisonMessage(
-            "truncated", f"the container ends before its last block does ({len(value)} bytes)"
-        ) from None
+        raise PoisonMessage("truncated", "the container ends before its last block does") from None
     except KeyError:
         raise PoisonMessage("undecodable", "the container names no schema") from None
     except (ValueError, zlib.error, cramjam.DecompressionError) as error:
         raise PoisonMessage("undecodable", f"not an Avro container: {error}") from error
 
 
-def _metadata(value: bytes) -> tuple[dict[bytes, bytes], int]:
+def _unknown_codec(codec: bytes) -> PoisonMessage:
+    known = ", ".join(name.decode() for name in _CODECS)
+    return PoisonMessage(
+        "unknown_codec",
+        f"codec {codec[:40].decode(errors='replace')!r} is not read: write it with one of {known}",
+    )
+
+
+def _metadata(file: Readable) -> dict[bytes, bytes]:
     meta: dict[bytes, bytes] = {}
-    at, entries = len(MAGIC), 0
-    while True:
-        count, at, _ = block_head(value, at)
-        if not count:
-            return meta, at
-        for _ in range(count):
-            key, at = read_bytes(value, at)
-            meta[key], at = read_bytes(value, at)
+    entries = 0
+    while count := _long(file):
+        if count < 0:
+            _long(file)  # bytes that the entries take
+        for _ in range(abs(count)):
             entries += 1
             if entries > _MAX_META:
                 raise ValueError(f"more than {_MAX_META} entries before its blocks")
+            key = _behind_length(file, _MAX_META_BYTES)
+            meta[key] = _behind_length(file, _MAX_META_BYTES)
+    return meta
 
 
-def _blocks(
-    value: bytes, at: int, codec: Codec, max_bytes: int, max_blocks: int
-) -> Iterator[tuple[int, bytes]]:
-    sync = value[at : forward(value, at, _SYNC_BYTES)]
-    at += _SYNC_BYTES
-    blocks = 0
-    while at < len(value):
-        blocks += 1
-        if blocks > max_blocks:
-            raise PoisonMessage("too_many_items", f"more than {max_blocks} blocks in a container")
-        count, at = read_long(value, at)
-        data, at = read_bytes(value, at)
-        end = forward(value, at, _SYNC_BYTES)
-        if count < 0 or value[at:end] != sync:
-            raise ValueError(f"no sync marker behind the block that ends at byte {at}")
-        at = end
-        records = codec(data, max_bytes)
-        max_bytes -= len(records)
-        yield count, records
+def _blocks(file: Readable, codec: Codec, max_bytes: int) -> Iterator[tuple[int, bytes]]:
+    with _one_error():
+        sync = _exactly(file, _SYNC_BYTES)
+        while first := file.read(1):
+            count = _long(file, first)
+            data = _behind_length(file, max_bytes)
+            if _exactly(file, _SYNC_BYTES) != sync:
+                raise ValueError("no sync marker behind a block")
+            records = codec(data, max_bytes)
+            # Records without a byte each hold nothing, and could be any number.
+            if not 0 <= count <= len(records):
+                raise ValueError(f"a block of {len(records)} bytes is said to hold {count} records")
+            yield count, records
+
+
+def _long(file: Readable, first: bytes = b"") -> int:
+    raw = first or file.read(1)
+    while raw[-1:] > b"\x7f" and len(raw) < _LONG_BYTES and (byte := file.read(1)):
+        raw += byte
+    return read_long(raw, 0)[0]
+
+
+def _behind_length(file: Readable, max_bytes: int) -> bytes:
+    """Read what follows its own length."""
+    length = _long(file)
+    if length < 0:
+        raise ValueError(f"a length of {length}")
+    if length > max_bytes:
+        raise PoisonMessage("too_large", f"a part of {length} bytes; up to {max_bytes} are read")
+    return _exactly(file, length)
+
+
+def _exactly(file: Readable, size: int) -> bytes:
+    data = file.read(size)
+    if len(data) < size:
+        raise IndexError
+    return data
 
 
 def inflate(data: bytes, max_bytes: int, window_bits: int, *, may_trail: bool = False) -> bytes:
