@@ -211,7 +211,8 @@ def test_check_config_refuses_a_model_that_is_not_there(
     [
         ("alert", {"known_variables": "no/table.csv"}, "no/table.csv cannot be read"),
         ("input", {"schema_folder": "no/schemas"}, "no folder of schemas no/schemas"),
-        ("input", {"topic_schemas": {"t": "no/schemas"}}, "no/schemas"),
+        ("input", {"topic_schemas": {"epochs": "no/schemas"}}, "no/schemas"),
+        ("input", {"packets": {"ignored_cuts": ["nbda"]}}, "'nbda': no survey has such a cut"),
         ("input", {"schema_registry": "https://r", "schema_registry_login_file": "no/f"}, "no/f"),
         ("kafka", {"options": {"no.such": 1}}, 'No such configuration property: "no.such"'),
         ("kafka", {"security": {"protocol": "ssl", "ca_location": "no/ca.pem"}}, "ca.location"),
@@ -257,6 +258,21 @@ def test_check_config_warns_of_variables_that_nobody_reads(
         "broker-filter: warning: BROKER_FILTER_LOG_LEVEL is not read:"
         " did you mean BROKER_FILTER_LOG__LEVEL?"
     )
+    assert "all is well" in well
+
+
+def test_check_config_warns_of_a_survey_that_may_be_misspelt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = {"surveys": {"Ztf": "fspl-paper-1.0.0", "lsts": "fspl-paper-1.0.0"}}
+    alert = {"noise": {"surveys": {"roman": {}, "ogle": {}}}}
+    assert main(["check-config", config(tmp_path, model=model, alert=alert)]) == 0
+    lsts, ogle, well = capsys.readouterr().err.splitlines()
+    assert lsts.startswith("broker-filter: warning: model.surveys: 'lsts' is none of the surveys")
+    assert "babamul-lsst, babamul-ztf, elasticc, lsst, roman, ztf" in lsts
+    assert "(is lsst meant?)" in lsts
+    assert "alert.noise.surveys: 'ogle' is none" in ogle
+    assert "meant" not in ogle
     assert "all is well" in well
 
 

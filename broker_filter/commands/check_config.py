@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Print the settings as the service will use them, with asterisks for secrets, and check"
         " that the model and all files that they name are there, that the Kafka client takes its"
         " part, and that the threshold makes sense. No broker is asked. What is wrong goes to"
-        " stderr, and so does the line that all is well."
+        " stderr, and so do names of surveys that may be misspelt, and the line that all is well."
     )
     parser.epilog = "example: broker-filter check-config config.yaml"
     parser.add_argument("config", type=Path, nargs="?", metavar="FILE", help="settings (YAML)")
@@ -53,10 +54,11 @@ def run(args: argparse.Namespace) -> int:
     import yaml
 
     from broker_filter.config import load_settings, masked, unread_variables
+    from broker_filter.service.decoding import unknown_surveys
 
-    for line in unread_variables():
-        print(f"broker-filter: warning: {line}", file=sys.stderr)
+    _warn(unread_variables())
     settings = load_settings(args.config)
+    _warn(unknown_surveys(settings))
     resolved = masked(settings)
     text = (
         json.dumps(resolved, indent=1) if args.json else yaml.safe_dump(resolved, sort_keys=False)
@@ -66,6 +68,11 @@ def run(args: argparse.Namespace) -> int:
     decision = _check_decision(settings, allow_negative=args.allow_negative_threshold)
     print(f"{args.config or 'environment'}: all is well: {decision}", file=sys.stderr)
     return 0
+
+
+def _warn(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(f"broker-filter: warning: {line}", file=sys.stderr)
 
 
 def _check_files(settings: Settings) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
-from broker_filter.config.fields import STRICT, File, Pair
+from broker_filter.config.fields import STRICT, BySurvey, File, Pair
 
 __all__ = ["AlertSettings", "NoiseSettings", "RateSettings", "SurveyNoise"]
 
@@ -67,9 +67,8 @@ class NoiseSettings(BaseModel):
     usual: SurveyNoise = Field(
         default_factory=SurveyNoise, description="noise of stars without a history"
     )
-    surveys: dict[str, SurveyNoise] = Field(
+    surveys: BySurvey[SurveyNoise] = Field(
         default_factory=lambda: {"roman": ROMAN_NOISE},
-        max_length=100,
         description="the same for stars of a survey, by the name that its messages give",
     )
     red_noise_days: Pair = Field(

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from broker_filter.config.fields import STRICT, File
+from broker_filter.config.fields import STRICT, BySurvey, File
 
 __all__ = ["Batch", "Model"]
 
@@ -24,7 +24,7 @@ class Model(BaseModel):
     path: File | None = Field(
         default=None, description="folder of an entry, instead of the zoo's by id"
     )
-    surveys: dict[str, str] = Field(
+    surveys: BySurvey[str] = Field(
         default={},
         description="survey to entry of the model zoo, for those that have their own; their"
         " windows are as long as those of the main one",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -63,6 +64,17 @@ class Settings(BaseModel):
                 f"schedule.min_points {self.schedule.min_points} must not be more than"
                 f" window.max_points {self.window.max_points}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _topics_are_read(self) -> Self:
+        topics = self.kafka.input_topics
+        for name in self.input.topic_schemas:
+            if name not in topics and not any(re.match(at, name) for at in self.kafka.patterns):
+                raise ValueError(
+                    f"input.topic_schemas: {name!r} is none of kafka.input_topics:"
+                    f" {', '.join(topics)}"
+                )
         return self
 
 

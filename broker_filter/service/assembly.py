@@ -41,7 +41,7 @@ from broker_filter.pipeline.judge import JudgeOptions
 from broker_filter.pipeline.options import AssessmentOptions
 from broker_filter.schemas import software_version
 from broker_filter.service.alert_schema import make_framing
-from broker_filter.service.decoding import make_decoder
+from broker_filter.service.decoding import make_decoder, unknown_surveys
 from broker_filter.service.entries import open_entry, survey_entries
 from broker_filter.service.garbage import collect_rarely
 from broker_filter.service.loop import REVOKE_SHARE, Service
@@ -261,6 +261,8 @@ def _open_store(settings: Settings) -> SnapshotStore | None:
 def run(settings: Settings) -> int:
     """Run the filter until SIGTERM or SIGINT; the exit status is 0 after a clean drain."""
     metrics, health = Metrics(), Health()
+    for line in unknown_surveys(settings):
+        _log.warning("%s", line, extra={"event": "unknown_survey"})
     entry = open_entry(settings)
     kafka = settings.kafka
     with ExitStack() as stack:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from difflib import get_close_matches
 
-from broker_filter.config import Input
+from broker_filter.config import Input, Packets, Settings
 from broker_filter.decode.avro.schema import load_folder
 from broker_filter.decode.decoder import Decoder
 from broker_filter.decode.framing import Unframer
@@ -16,8 +17,10 @@ from broker_filter.decode.registry import (
     filed_schemas,
     package_folder,
 )
+from broker_filter.decode.surveys.registry import surveys
+from broker_filter.errors import ConfigError
 
-__all__ = ["make_decoder"]
+__all__ = ["check_cuts", "make_decoder", "unknown_surveys"]
 
 
 def make_decoder(settings: Input, waiting: Callable[[], object] = lambda: None) -> Decoder:
@@ -28,8 +31,10 @@ def make_decoder(settings: Input, waiting: Callable[[], object] = lambda: None) 
     Raises
     ------
     ConfigError, SchemaError
-        A folder of schemas is missing or not valid, or the registry's login cannot be read.
+        A folder of schemas is missing or not valid, the registry's login cannot be read, or no
+        survey has a cut that is to be ignored.
     """
+    check_cuts(settings.packets)
     sources: list[SchemaLookup] = [filed_schemas(settings.schema_folder, settings.schema_ids).get]
     if packaged := package_folder():
         sources.append(filed_schemas(packaged).get)
@@ -47,3 +52,42 @@ def make_decoder(settings: Input, waiting: Callable[[], object] = lambda: None) 
         options=settings.packets,
         look_back_days=math.inf if settings.look_back_days is None else settings.look_back_days,
     )
+
+
+def check_cuts(packets: Packets) -> None:
+    """Refuse names of cuts that no survey has.
+
+    Raises
+    ------
+    ConfigError
+        With the names that there are.
+    """
+    known = frozenset[str]().union(*(survey.cuts for survey in surveys()))
+    if wrong := [name for name in packets.ignored_cuts if name not in known]:
+        raise ConfigError(
+            f"input.packets.ignored_cuts: {', '.join(map(repr, wrong))}: no survey has such a cut;"
+            f" there are {', '.join(sorted(known))}"
+        )
+
+
+def unknown_surveys(settings: Settings) -> Iterator[str]:
+    """A line for each survey in the settings whose packets are not among those that are read.
+
+    It may be right all the same: photometry messages name any survey.
+    """
+    known = sorted({survey.name for survey in surveys()})
+    noise = settings.alert.noise
+    keys: dict[str, Iterable[str]] = {
+        "model.surveys": settings.model.surveys,
+        "alert.noise.surveys": {} if noise == "white" else noise.surveys,
+    }
+    for key, named in keys.items():
+        for name in named:
+            if name.lower() in known:
+                continue
+            near = get_close_matches(name.lower(), known, 1)
+            meant = f" (is {near[0]} meant?)" if near else ""
+            yield (
+                f"{key}: {name!r} is none of the surveys whose packets are read"
+                f" ({', '.join(known)}){meant}: it holds for photometry messages of this very name"
+            )

@@ -243,6 +243,22 @@ def test_process_environment_is_the_default(monkeypatch, tmp_path):
             {},
             [":4: input.packets.roman_zero_points.F146: should be less than or equal to 50"],
         ),
+        (
+            MINIMAL + "model: {surveys: {ZTF: a, ztf: b}}\n",
+            {},
+            [":4: model.surveys: 'ZTF' and 'ztf' are one survey"],
+        ),
+        (
+            MINIMAL + "alert: {noise: {surveys: {roman: {}, Roman: {}}}}\n",
+            {},
+            [":4: alert.noise.surveys: 'roman' and 'Roman' are one survey"],
+        ),
+        (MINIMAL + f"model: {{surveys: {{{'z' * 65}: a}}}}\n", {}, ["at most 64 characters"]),
+        (
+            MINIMAL + "input: {topic_schemas: {photmetry: avsc}}\n",
+            {},
+            ["input.topic_schemas: 'photmetry' is none of kafka.input_topics: photometry"],
+        ),
         (MINIMAL + "snapshot: {url: ''}\n", {}, ["snapshot.url = ''", "at least 1 character"]),
         (MINIMAL + "model: {path: ''}\n", {}, ["model.path = ''", "is no path"]),
         (MINIMAL, {"BROKER_FILTER_KAFAK__X": "1"}, ["BROKER_FILTER_KAFAK__X: kafak: unknown"]),
@@ -455,6 +471,15 @@ def test_nobody_else_reaches_metrics_and_health_by_default(tmp_path):
 def test_topics_of_a_pattern_go_to_one_member(topics, given, used):
     kafka = Kafka(bootstrap_servers="h:1", input_topics=[topics], assignment_strategy=given)
     assert kafka.strategy == used
+
+
+def test_the_schema_of_a_topic_that_a_pattern_matches_is_taken():
+    kafka = {"bootstrap_servers": "h:1", "input_topics": ["^night_"]}
+    settings = {"kafka": kafka, "input": {"topic_schemas": {"night_1": "avsc"}}}
+    assert Settings.model_validate(settings).input.topic_schemas
+    settings["input"] = {"topic_schemas": {"nihgt_1": "avsc"}}
+    with pytest.raises(ValidationError, match=r"'nihgt_1' is none of kafka\.input_topics"):
+        Settings.model_validate(settings)
 
 
 @pytest.mark.parametrize("strategy", ["cooperative-sticky", "roundrobin"])

@@ -216,7 +216,7 @@ class TestCuts:
         assert (made.photometry, made.rejected) == ((), {"rb": 1})
 
     def test_a_cut_of_quality_can_be_left_out_and_one_of_meaning_cannot(self) -> None:
-        options = Packets(ignored_cuts=frozenset({"nbad", "unknown_band"}))
+        options = Packets(ignored_cuts=("nbad", "unknown_band"))
         record = alert(detection(nbad=3), prv_candidates=[detection(fid=9, jd=JD - 1)])
         made = packet("ztf.alert", record, options)
         assert (points(made), made.rejected) == ({("r", "total"): 1}, {"unknown_band": 1})

@@ -164,6 +164,7 @@ ZTF: Final = Survey(
     schema_name=r"(.*\.)?EnrichedZtfAlert",
     outline=frozenset({"objectId", "candidate", "prv_nondetections"}),
     event_time=_EVENT_TIME,
+    cuts=ztf.CUTS,
 )
 LSST: Final = Survey(
     "babamul-lsst",
@@ -172,4 +173,5 @@ LSST: Final = Survey(
     schema_name=r"(.*\.)?EnrichedLsstAlert",
     outline=frozenset({"objectId", "candidate", "properties"}),
     event_time=_EVENT_TIME,
+    cuts=lsst.SURVEY.cuts,
 )

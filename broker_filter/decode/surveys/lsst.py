@@ -256,12 +256,14 @@ def _star_of(record: Mapping[str, Any]) -> StarId:
     return 0 if source is None else int(source["diaObjectId"])
 
 
+_CUTS: Final = frozenset({"reliability", *CUT_FLAGS})
 SURVEY: Final = Survey(
     "lsst",
     SELECTION,
     read,
     schema_name=r"lsst\.v\d+_\d+\.alert",
     event_time=EVENT_TIME,
+    cuts=_CUTS,
     star_of=_star_of,
 )
 ELASTICC: Final = Survey(
@@ -270,4 +272,5 @@ ELASTICC: Final = Survey(
     read_elasticc,
     schema_name=r"elasticc\.v\w+\.alert",
     event_time=EVENT_TIME,
+    cuts=_CUTS,
 )

@@ -54,6 +54,7 @@ _UNNAMED: Final = Survey(
     _read_unnamed,
     outline=frozenset({"diaSource", "prvDiaSources"}),
     event_time=lsst.EVENT_TIME,
+    cuts=lsst.SURVEY.cuts | roman.SURVEY.cuts,
     star_of=lsst.SURVEY.star_of,
 )
 

@@ -135,4 +135,5 @@ SURVEY: Final = Survey(
     read,
     schema_name=r"rapid\.v\d+_\d+\.alert",
     event_time=EVENT_TIME,
+    cuts=frozenset({"flags", "npixfit"}),
 )

@@ -46,6 +46,8 @@ class Survey:
     event_time : mapping of (str, str) to TimeSystem
         Where a packet holds the time of the exposure that triggered it, for a replay in order of
         time; the first that is there counts.
+    cuts : frozenset of str
+        Reasons for which it rejects epochs, of those that ``input.packets.ignored_cuts`` may name.
     star_of : callable, optional
         Star of a packet, from what stands before its lists. With it, epochs that a window has
         already are passed over unread, in the lists that have a time (MJD TAI) and a band as
@@ -58,4 +60,5 @@ class Survey:
     schema_name: str = ""
     outline: frozenset[str] = frozenset()
     event_time: EventTime = field(default_factory=dict)
+    cuts: frozenset[str] = frozenset()
     star_of: Callable[[Mapping[str, Any]], StarId] | None = None

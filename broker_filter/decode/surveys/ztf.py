@@ -33,6 +33,7 @@ from broker_filter.photometry.times import SECONDS_PER_DAY, TIME_SYSTEMS, to_mjd
 from broker_filter.types import FloatArray, IntArray
 
 __all__ = [
+    "CUTS",
     "EVENT_TIME",
     "EXPOSURE_S",
     "REFERENCE",
@@ -62,6 +63,9 @@ NOT_MEASURED: Final = -99_998.0  # forced fluxes of -99999 are none
 NOT_FITTED: Final = -900.0  # -999 and -99999 again
 POSITIVE: Final = ("t", "1")
 NEGATIVE: Final = ("f", "0")
+
+CUTS: Final = frozenset({"solar_system", "nbad", "rb"})
+"""Reasons of `quality`."""
 
 REFERENCE: Final[Mapping[str, Leaf]] = {
     "magnr": "f8",
@@ -327,4 +331,5 @@ SURVEY: Final = Survey(
     schema_name=r"ztf\.alert",
     outline=frozenset({"objectId", "candidate", "prv_candidates"}),
     event_time=EVENT_TIME,
+    cuts=CUTS | {"procstatus"},
 )
