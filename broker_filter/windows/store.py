@@ -160,7 +160,7 @@ class WindowStore:
         - ``duplicate``
         - ``late``: older than its window's start
         - ``window_full``: of more sources than a window can hold
-        - ``too_many_sources``
+        - ``too_many_sources``: of a source that is one too many for its window, or for the store
 
         Besides, what could not be read is counted: ``no_baseline``, sources of windows without a
         baseline; ``difference_without_reference``, those of them that are difference flux of a star
@@ -226,6 +226,11 @@ class WindowStore:
             self._make_room(len(self))
         seen = self._tracks.size
         track = self._tracks.of(slot, source)
+        if len(taken := np.flatnonzero(track >= 0)) < len(track):
+            self._counts["too_many_sources"] += len(track) - len(taken)
+            photometry, slot, track = photometry.take(taken), slot[taken], track[taken]
+            if not len(taken):
+                return np.empty(0, np.int64)
         if np.isfinite(photometry.ref_flux).any():
             self._tracks.refer(track, photometry.ref_flux, photometry.ref_flux_err)
         time = np.rint(photometry.mjd_tai * TICKS_PER_DAY) / TICKS_PER_DAY

@@ -20,7 +20,10 @@ from broker_filter.windows.histories import (
 )
 from broker_filter.windows.series import Series
 
-__all__ = ["COLUMNS", "Calibration", "Tracks"]
+__all__ = ["COLUMNS", "MAX_TRACKS", "Calibration", "Tracks"]
+
+MAX_TRACKS: Final = 1024
+"""Most sources of one window: far more than a star has, and few enough to count in int16."""
 
 SEEN_COLUMNS: Final = ("quiet", "unit")
 
@@ -44,7 +47,7 @@ class Calibration:
         Baseline flux and its 1-sigma error; NaN where there is none.
     scale : ndarray, shape (B,), float64
         Factor on the error bars, 1 to 5.
-    history : ndarray, shape (B, 5), float64
+    history : ndarray, shape (B, 6), float64
         Columns `broker_filter.types.HISTORY`.
     """
 
@@ -185,7 +188,7 @@ class Tracks:
         self.history[having] = np.arange(1, len(having) + 1)
 
     def of(self, slot: IntArray, source: int) -> IntArray:
-        """The track of one source in each window, new where there was none.
+        """The track of one source in each window, new where there was none and there is room.
 
         Parameters
         ----------
@@ -196,13 +199,23 @@ class Tracks:
         Returns
         -------
         ndarray, shape (n,), int64
+            -1 in windows of `MAX_TRACKS` other sources.
         """
         track = self._find(slot, source)
         missing = track < 0
         if missing.any():
-            self._add(np.unique(slot[missing]), source)
+            new = np.unique(slot[missing])
+            self._add(new[self._has_room(new)], source)
             track[missing] = self._find(slot[missing], source)
         return track
+
+    def _has_room(self, slot: IntArray) -> NDArray[np.bool_]:
+        track = self.first(slot)
+        for _ in range(MAX_TRACKS - 1):
+            if (track < 0).all():
+                break
+            track = self.after(track)
+        return track < 0
 
     def _find(self, slot: IntArray, source: int) -> IntArray:
         track = self.first(slot)

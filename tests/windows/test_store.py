@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_filter.types import Photometry, WindowBatch
+from broker_filter.windows import tracks
 from broker_filter.windows.histories import MIN_HISTORY
 from broker_filter.windows.store import WindowStore
 from tests import build
@@ -170,6 +171,24 @@ def test_a_window_of_more_sources_than_points_loses_its_oldest_epochs() -> None:
     feed(store, [Epoch(1, START + i / 100, source=str(i)) for i in range(5)])
     assert store.take_counts() == {"inserted": 3, "window_full": 2}
     assert read(store).mjd_tai[0].tolist() == [START + i / 100 for i in (2, 3, 4)]
+
+
+def test_a_window_takes_so_many_sources_and_counts_what_is_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert np.iinfo(read(WindowStore(20.0, 64)).source.dtype).max >= tracks.MAX_TRACKS - 1
+    monkeypatch.setattr(tracks, "MAX_TRACKS", 5)
+    store = WindowStore(20.0, 64)
+    for i in range(7):
+        store.insert(photometry([Epoch(1, START + i, source=f"camera {i}")]))
+    store.insert(photometry([Epoch(star, START + 8, source="camera 6") for star in (1, 2, 1)]))
+    store.insert(photometry([Epoch(1, START + 9, source="camera 3")]))
+    assert store.take_counts() == {"too_many_sources": 4, "inserted": 7}
+    batch = read(store)
+    assert batch.n.tolist() == [6, 1]
+    cameras = {name for _, name in batch.sources[0]}
+    assert cameras == {f"camera {i}" for i in range(5)}
+    assert batch.sources[1] == (("r", "camera 6"),)
 
 
 def test_a_window_whose_merged_points_have_left_holds_each_epoch_again() -> None:
