@@ -269,7 +269,11 @@ def _noise(single: Mapping[str, Any], streams: Mapping[str, Any] | None) -> str:
                 f"{row['bound']:.2g}",
             )
         )
-    mean = f"Mean K of the noise curves (at most 1 for an exact K): {single['mean_k_noise']:.2g}."
+    mean = (
+        f"Mean K of the {single['n_tail']:,} noise curves (at most 1 for an exact K):"
+        f" {single['mean_k_noise']:.2g} +- {single['mean_k_noise_error']:.2g};"
+        f" their highest log10 K: {max(single['highest_log10_k']):.1f}."
+    )
     if streams:
         days = streams["star_days"] / streams["n_streams"]
         mean = f"A star begins a new window every {days:g} days. {mean}"

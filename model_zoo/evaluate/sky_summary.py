@@ -18,9 +18,9 @@ from broker_filter.observe.text import aligned_table
 from model_zoo.evaluate.labels import LabelledStar
 from model_zoo.evaluate.measure.cuts import CUTS
 from model_zoo.evaluate.measure.point_lens import GOOD_CHI2, LEAST_DELTA_CHI2
-from model_zoo.evaluate.sky_records import StarRecord, WindowRecord
+from model_zoo.evaluate.sky_records import AlertRecord, StarRecord, WindowRecord
 
-__all__ = ["read_causes", "sky_table", "summary"]
+__all__ = ["BRIGHT", "read_causes", "sky_table", "summary"]
 
 EVENT: Final = "microlensing"
 QUIET: Final = "quiet"
@@ -30,6 +30,9 @@ FAR: Final = 5.0
 CAUSES: Final = Path(__file__).parent / "sky_causes.csv"
 """False alarms that were looked at by eye, and what they come from."""
 TRIGGER: Final = AlertSettings().trigger_log10_k
+BRIGHT: Final = 625.0
+"""Delta chi2 of the best point lens in any window, a signal-to-noise of 25, that makes a star one
+of the bright ones."""
 
 
 def read_causes(path: Path = CAUSES) -> list[dict[str, str]]:
@@ -66,7 +69,7 @@ def summary(
         "models": {survey: entry.model_id for survey, entry in sorted(entries.items())},
         "stars": len(records),
         "classes": [
-            _class_row(kind, survey, part, entry_of(part[0].star).threshold)
+            _class_row(kind, survey, part, entry_of(part[0].star))
             for (kind, survey), part in sorted(groups.items())
         ],
         "events": [
@@ -103,7 +106,7 @@ def _by_class(one: StarRecord, window_days: float) -> list[tuple[str, StarRecord
 
 
 def _class_row(
-    kind: str, survey: str, records: Sequence[StarRecord], threshold: float
+    kind: str, survey: str, records: Sequence[StarRecord], entry: zoo.Entry
 ) -> dict[str, Any]:
     windows = [window for one in records for window in one.windows]
     certified, white = (
@@ -112,29 +115,57 @@ def _class_row(
     )
     alerts = [alert for one in records for alert in one.alerts]
     years = sum(one.years for one in records)
-    events = sum(len({alert.event for alert in one.alerts}) for one in records)
+    events = [event for one in records for event in _events(one)]
     return {
         "class": kind,
         "survey": survey,
         "stars": len(records),
         "windows": len(windows),
+        "windows_begun": sum(_begun(one, entry.window_days / 4) for one in records),
         "star_years": round(years, 3),
         "triggered": sum(window.network >= TRIGGER for window in windows),
-        "network_above": sum(window.network >= threshold for window in windows),
+        "network_above": sum(window.network >= entry.threshold for window in windows),
         "certified_above_3": sum(k > 3 for k in certified),
         "certified_above_6_6": sum(k > 6.6 for k in certified),
         "highest_certified": round(max(certified), 2) if certified else None,
         "white_above_3": sum(k > 3 for k in white),
         "cuts": {name: sum(name in w.cuts for w in windows) for name in CUTS},
         "searches": _searches(windows),
-        "events": events,
-        "events_per_star_year": round(events / years, 4) if years else None,
-        "events_per_star_year_below": round(_upper_limit(events) / years, 4) if years else None,
+        "events": len(events),
+        "events_called_lens": sum(any(a.verdict in LENSES for a in event) for event in events),
+        "events_per_star_year": round(len(events) / years, 4) if years else None,
+        "events_per_star_year_below": round(_upper_limit(len(events)) / years, 4)
+        if years
+        else None,
         "verdicts": dict(sorted(Counter(alert.verdict for alert in alerts).items())),
         "stars_with_verdict_microlensing": sum(
             any(alert.verdict in LENSES for alert in one.alerts) for one in records
         ),
+        "bright_stars": _last_verdicts([one for one in records if _is_bright(one)]),
     }
+
+
+def _begun(one: StarRecord, days: float) -> int:
+    """In how many stretches of so many days, a new window in each, the star was evaluated."""
+    return len({math.floor(window.last / days) for window in one.windows})
+
+
+def _events(one: StarRecord) -> list[list[AlertRecord]]:
+    """The alerts of each event."""
+    events: defaultdict[str, list[AlertRecord]] = defaultdict(list)
+    for alert in one.alerts:
+        events[alert.event].append(alert)
+    return list(events.values())
+
+
+def _is_bright(one: StarRecord) -> bool:
+    return any(w.point_lens is not None and w.point_lens[0] >= BRIGHT for w in one.windows)
+
+
+def _last_verdicts(records: Sequence[StarRecord]) -> dict[str, int]:
+    """How many stars end as what: the last verdict of each, or "none"."""
+    said = ([a.verdict for a in one.alerts if a.verdict != "none"] for one in records)
+    return dict(sorted(Counter(words[-1] if words else "none" for words in said).items()))
 
 
 def _searches(windows: Sequence[WindowRecord]) -> dict[str, dict[str, int]]:

@@ -167,10 +167,29 @@ def test_summary_counts_windows_alerts_and_verdicts() -> None:
     assert (row["certified_above_3"], row["certified_above_6_6"]) == (2, 1)
     assert row["verdicts"] == {"microlensing": 1, "outburst": 1}
     assert row["stars_with_verdict_microlensing"] == 1
+    assert (row["events"], row["events_called_lens"]) == (2, 1)
     assert row["events_per_star_year"] == 1.0
     assert 3 < row["events_per_star_year_below"] < 3.3
     assert found["unreadable"] == [{"name": "u", "problem": "no such file"}]
     assert "dwarf-nova" in sky_table(found)
+
+
+def test_a_window_begins_every_quarter_of_its_length_whatever_the_evaluations() -> None:
+    star = LabelledStar("q", "quiet", "OGLE", (), None, None)
+    windows = [WindowRecord(t, 0.0) for t in (1000.0, 1002.0, 1004.0, 1006.0, 1200.0)]
+    (row,) = summary([StarRecord(star, 2.0, windows)], entry_of)["classes"]
+    assert (row["windows"], row["windows_begun"]) == (5, 3)  # of 20 d: one in 5 d
+
+
+def test_bright_stars_count_by_their_last_verdict() -> None:
+    def one(delta_chi2: float, *verdicts: str) -> StarRecord:
+        star = LabelledStar("s", "dwarf-nova", "OGLE", (), None, None)
+        windows = [WindowRecord(1.0, 0.0, point_lens=(delta_chi2, 1.0)), WindowRecord(2.0, 0.0)]
+        return StarRecord(star, 1.0, windows, [alert(2, verdict) for verdict in verdicts])
+
+    records = [one(700.0, "outburst", "unclear", "none"), one(700.0), one(600.0, "microlensing")]
+    (row,) = summary(records, entry_of)["classes"]
+    assert row["bright_stars"] == {"none": 1, "unclear": 1}
 
 
 def test_other_searches_count_the_windows_that_were_shown_to_them() -> None:

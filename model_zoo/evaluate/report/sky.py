@@ -9,6 +9,7 @@ from typing import Any
 from broker_filter.alerts.verdict import LENSES, VERDICTS
 from model_zoo.evaluate.measure.cuts import CUTS
 from model_zoo.evaluate.report.markdown import table
+from model_zoo.evaluate.sky_summary import BRIGHT
 
 __all__ = ["sky_tables", "write_sky_page"]
 
@@ -56,13 +57,16 @@ def sky_tables(part: Part) -> list[str]:
     head = f"{part['stars']} of the {part['of_stars']} stars of the half ({part['half']})"
     lines = [
         f"{head}, evaluated every {part['every_days']:g} days. K is after the charge for looks.",
-        "The star of an event is quiet far from it.",
+        "The star of an event is quiet far from it. A window counts at each evaluation; windows",
+        "begun are fewer, one in each quarter of a window's length.",
         "",
         "### Windows above the thresholds",
         "",
         *_windows(part),
         *_searches(part),
         "### What alerts are called",
+        "",
+        f"Bright stars: a point lens improves some window by a delta chi2 of {BRIGHT:g} or more.",
         "",
         *_verdicts(part),
         "### Published events",
@@ -80,10 +84,10 @@ def sky_tables(part: Part) -> list[str]:
 
 
 def _windows(part: Part) -> list[str]:
-    header = ["class", "survey", "stars", "windows", "star-years", "network triggers"]
+    header = ["class", "survey", "stars", "windows", "begun", "star-years", "network triggers"]
     header += ["K > 3", "K > 6.6", "highest", "white K > 3", *(CUT_TITLES[name] for name in CUTS)]
     header += ["events a star-year", "below"]
-    keys = ["class", "survey", "stars", "windows", "star_years", "triggered"]
+    keys = ["class", "survey", "stars", "windows", "windows_begun", "star_years", "triggered"]
     keys += ["certified_above_3", "certified_above_6_6", "highest_certified", "white_above_3"]
     rows = [
         [
@@ -117,17 +121,20 @@ def _passed(found: Mapping[str, int]) -> str:
 
 
 def _verdicts(part: Part) -> list[str]:
-    header = ["class", "survey", "alerts", *VERDICTS, "lens, of windows", "lens, of stars"]
+    header = ["class", "survey", "alerts", *VERDICTS, "lens, of windows", "lens, of events"]
+    header += ["lens, of stars", "of bright stars at the end"]
     rows = []
     for row in part["classes"]:
-        said = row["verdicts"]
+        said, bright = row["verdicts"], row["bright_stars"]
         lens = sum(said.get(name, 0) for name in LENSES)
         rows.append(
             [
                 *(row["class"], row["survey"], sum(said.values())),
                 *(said.get(name, 0) for name in VERDICTS),
                 _percent(lens, row["windows"]),
+                _percent(row["events_called_lens"], row["events"]),
                 _percent(row["stars_with_verdict_microlensing"], row["stars"]),
+                _percent(sum(bright.get(name, 0) for name in LENSES), sum(bright.values())),
             ]
         )
     return table(header, rows)
