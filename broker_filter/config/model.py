@@ -61,10 +61,10 @@ class Batch(BaseModel):
     queue_depth: int = Field(
         default=4, ge=1, le=1000, description="batches that may wait for the network"
     )
-    chunk: int = Field(
-        default=16,
+    chunk: int | None = Field(
+        default=None,
         ge=1,
         le=1 << 16,
-        description="windows per call of the network, which takes as long for fewer; 64 is a third"
-        " faster where every window is seen, hundreds on a GPU",
+        description="windows per call of the network, which takes as long for fewer; by default 16,"
+        " and 1024 on a GPU; 64 is a third faster where a processor sees every window",
     )

@@ -129,7 +129,7 @@ class _Step:
         layers: list[Any] = [layer for layer in transform.hyper if isinstance(layer, nn.Linear)]
         masks: list[Tensor] = [layer.mask for layer in layers]
         full = [(layer.mask * layer.weight, layer.bias.clone()) for layer in layers]
-        reached = [torch.arange(masks[0].shape[1]) < len(PARAMETERS)]
+        reached = [torch.arange(masks[0].shape[1], device=masks[0].device) < len(PARAMETERS)]
         for mask in masks[:-1]:
             reached.append(mask[:, reached[-1]].any(1))
         groups = [(transform.order == i).nonzero()[:, 0] for i in range(transform.passes)]
@@ -216,7 +216,7 @@ def _needed(
     found = []
     for rows in outputs:
         units = [rows]
-        wanted = torch.zeros(masks[-1].shape[0], dtype=torch.bool).index_fill(0, rows, True)
+        wanted = torch.zeros_like(masks[-1][:, 0]).index_fill(0, rows, True)
         for i in reversed(range(1, len(masks))):
             wanted = masks[i][wanted].any(0)
             units.append((wanted & left[i]).nonzero()[:, 0])
@@ -230,7 +230,8 @@ def _added(
 ) -> list[list[_Layer]]:
     """The layers of `_needed`; inputs are in the order in which passes add them."""
     # The parameters themselves come as they are, all five of them.
-    inputs = [torch.arange(len(PARAMETERS)), *[rows[:0] for rows in units[0][:-1]]] if units else []
+    parameters = torch.arange(len(PARAMETERS), device=fixed[0].device)
+    inputs = [parameters, *[rows[:0] for rows in units[0][:-1]]] if units else []
     passes = []
     for new in units:
         layers: list[_Layer] = []
@@ -245,7 +246,7 @@ def _added(
 
 def _rows(group: Tensor, total: int) -> Tensor:
     """Outputs of the network that belong to some parameters, ``total`` to each."""
-    return (group[:, None] * total + torch.arange(total)).flatten()
+    return (group[:, None] * total + torch.arange(total, device=group.device)).flatten()
 
 
 def spline(phi: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -30,6 +30,7 @@ from torch import Tensor
 from broker_filter.errors import ModelError
 from broker_filter.inference import scan, zoo
 from broker_filter.inference.buckets import by_bucket
+from broker_filter.inference.device import device_of
 from broker_filter.inference.encoder import STAR_NOISE
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.fit import Fitter
@@ -147,7 +148,7 @@ class Scorer:
         torch.set_num_threads(1)
         self.entry = entry
         self.chunk = chunk
-        self._device = torch.device(device)
+        self._device = device_of(device)
         self._filter = LensScan().to(self._device)
         self._autocast = torch.bfloat16 if precision == "bfloat16" else None
         entries = (entry, *(surveys or {}).values())

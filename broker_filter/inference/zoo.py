@@ -157,12 +157,10 @@ def load(entry: Entry, device: str = "cpu") -> Network:
         If config and weights do not fit each other, the device is missing, or the network gives
         other results than when it was filed.
     """
-    import torch
-
+    from broker_filter.inference.device import device_of
     from broker_filter.inference.network import Network
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ModelError("model.device is cuda but no GPU is usable; set it to cpu or mend the GPU")
+    place = device_of(device)
     try:
         network = Network(entry.config)
     except (ModelError, RuntimeError, KeyError, TypeError, ValueError) as error:
@@ -173,7 +171,7 @@ def load(entry: Entry, device: str = "cpu") -> Network:
         raise ModelError(
             f"{entry.path / 'model.safetensors'}: not the weights of config.json: {error}"
         ) from error
-    network = network.to(device).eval().requires_grad_(False)
+    network = network.to(place).eval().requires_grad_(False)
     _self_test(network, entry.path, device)
     return network
 

@@ -61,6 +61,9 @@ _log = logging.getLogger(__name__)
 HANG_S = 60.0
 """Added to all that may hold up one pass of the main loop for good reason."""
 
+CHUNK = {"cpu": 16, "cuda": 1024}
+"""Windows per call of the network, by device."""
+
 MOST_STARS = 3
 """Stars that are fitted and judged at a time."""
 
@@ -109,7 +112,7 @@ def make_assessment(
         entry,
         device=model.device,
         precision=model.precision,
-        chunk=settings.batch.chunk,
+        chunk=settings.batch.chunk or CHUNK[model.device],
         threads=model.threads,
         noise=noise_bounds(alert.noise),
         surveys=entries,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from broker_filter.errors import ConfigError
+from broker_filter.inference.device import device_of
 from broker_filter.inference.network import Network
 from model_zoo.progress import Clock, Progress
 from model_zoo.simulate.curves import Curves, Kind, Simulator
@@ -105,7 +106,7 @@ class Trainer:
     ) -> None:
         self.clock, self.progress = clock, _Done(clock)
         torch.manual_seed(config.seed)
-        self.config, self.device = config, torch.device(device)
+        self.config, self.device = config, device_of(device)
         self.checkpoint = folder / "checkpoint.pt"
         self.history = History(folder / "history.jsonl")
         folder.mkdir(parents=True, exist_ok=True)

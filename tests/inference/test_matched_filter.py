@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from broker_filter.inference.lens import excess
-from broker_filter.inference.matched_filter import CELLS, LEVELS, SHAPES, TAPS, LensScan
+from broker_filter.inference.matched_filter import (
+    CELLS,
+    LEVELS,
+    SHAPES,
+    TAPS,
+    LensScan,
+    _sums,
+    _sums_in_any_order,
+)
 
 N = 200
 SCAN = LensScan()
@@ -125,3 +133,20 @@ def test_a_dip_has_no_event_but_a_low() -> None:
     features = scan(window(change=-0.5 * event(0.0, 0.1, 0.5).clamp(max=1)))
     assert float(highest(features).max()) < 5
     assert float(features[FIRST_LEVEL + 2 * LEVELS :].min().sinh()) < -20
+
+
+def test_sums_for_a_gpu_are_the_same_in_any_order_and_those_of_the_processor() -> None:
+    rng = np.random.default_rng(2)
+    sizes = 10 ** rng.uniform(-6, 12, (5, 1))
+    values = torch.tensor(sizes * rng.lognormal(0, 3, (5, 4096)), dtype=torch.float32)
+    values[1] = -values[1]
+    values[2] = 0.0
+    values[3, 7] = torch.inf
+    cell = torch.tensor(rng.integers(0, 300, values.shape))
+    order = torch.tensor(rng.permutation(values.shape[1]))
+    found = _sums_in_any_order(values, cell)
+    assert torch.equal(found, _sums_in_any_order(values[:, order], cell[:, order]))
+    assert not torch.equal(_sums(values, cell), _sums(values[:, order], cell[:, order]))
+    assert bool(torch.isfinite(found).all())
+    exact = _sums(values[:3].double(), cell[:3])
+    torch.testing.assert_close(found[:3].double(), exact, rtol=1e-6, atol=0.0)

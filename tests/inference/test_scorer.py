@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from broker_filter.errors import ModelError
 from broker_filter.inference import scan, zoo
 from broker_filter.inference.buckets import by_bucket
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.network_input import network_input
 from broker_filter.inference.scorer import Scorer
 from broker_filter.types import WindowBatch
+from tests import pretended
 
 CHUNK = 16
 DAYS = 20.0
@@ -328,11 +330,48 @@ def test_a_device_without_memory_for_one_window_is_an_error(
         scorer.score(make_batch([100] * 3))
 
 
+@pytest.mark.parametrize("model_id", ["fspl-paper-0.1.0", "fspl-roman-2.0.0"])
+def test_windows_go_to_a_gpu_and_what_it_finds_comes_back(model_id: str) -> None:
+    """Of a network with logit coordinates, and of one with probit ones and two heads."""
+    entry, batch = zoo.verify(zoo.find(model_id)), make_batch(LENGTHS)
+    cpu = Scorer(entry, chunk=CHUNK)
+    expected = cpu.score(batch)
+    with pretended.gpu():
+        scorer = Scorer(entry, device="cuda", chunk=CHUNK)
+        scorer.warm_up()
+        scored = scorer.score(batch)
+        assert scored.summary.device.type == "cuda"
+        ceiling = scorer.ceiling(batch, 3.0)
+        samples = scorer.posterior(scored, 3, 300, seed=5)
+        lookalikes = scorer.log10_k_lookalikes(scored, 3)
+    np.testing.assert_allclose(scored.log10_k, expected.log10_k, rtol=1e-4)
+    own = scan.ceiling_of(cpu._significances(batch))
+    np.testing.assert_allclose(ceiling, own, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(samples, cpu.posterior(expected, 3, 300, seed=5), atol=1e-3)
+    assert lookalikes == cpu.log10_k_lookalikes(expected, 3)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
+def test_a_gpu_that_is_missing_is_an_error(filed: zoo.Entry) -> None:
+    with pytest.raises(ModelError, match=r"model\.device"):
+        Scorer(filed, device="cuda")
+
+
+def test_float32_on_a_gpu_is_float32(filed: zoo.Entry) -> None:
+    """Ten bits, as cuDNN has them by itself, are too few for the matched filter."""
+    with pretended.gpu():
+        assert torch.backends.cudnn.allow_tf32
+        Scorer(filed, device="cuda")
+        assert not torch.backends.cudnn.allow_tf32
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_has_the_k_of_the_cpu(filed: zoo.Entry) -> None:
     batch = make_batch(LENGTHS)
     cpu, gpu = (Scorer(filed, device=device, chunk=CHUNK) for device in ("cpu", "cuda"))
     gpu.warm_up()
-    np.testing.assert_allclose(gpu.score(batch).log10_k, cpu.score(batch).log10_k, atol=0.01)
+    scored = gpu.score(batch)
+    np.testing.assert_allclose(scored.log10_k, cpu.score(batch).log10_k, atol=0.01)
+    np.testing.assert_array_equal(gpu.score(batch).log10_k, scored.log10_k)
     np.testing.assert_allclose(gpu.ceiling(batch, 3.0), cpu.ceiling(batch, 3.0), rtol=1e-3)

@@ -7,7 +7,7 @@ import math
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,10 +29,17 @@ from model_zoo.simulate.curves import Kind
 from model_zoo.training import polish as polishing
 from model_zoo.training.config import TrainConfig, load_config
 from model_zoo.training.history import History, summary_of
-from model_zoo.training.losses import LINEAR_FROM, Losses, lpop_loss, relative_nll
+from model_zoo.training.losses import (
+    LINEAR_FROM,
+    Losses,
+    evidence_losses,
+    lpop_loss,
+    relative_nll,
+)
 from model_zoo.training.polish import encoded, polish
 from model_zoo.training.train import Trainer, choose_precision, draw_batch, network_config
 from model_zoo.training.validation import Validation
+from tests import pretended
 
 CONFIGS = sorted((Path(zoo.__file__).parents[2] / "model_zoo" / "configs").glob("*.yaml"))
 TINY: dict[str, Any] = {
@@ -714,3 +721,40 @@ def test_a_flow_that_cannot_be_taken_starts_anew_and_that_is_said(
     assert same(list(trainer.network.evidence.parameters()), list(ancestor.evidence.parameters()))
     assert "fspl-ancestor-0.0.1; the flow is new, as " in trainer.origin
     assert why in trainer.origin
+
+
+@pytest.mark.parametrize("coordinates", ["logit", "probit"])
+def test_a_gpu_has_the_losses_of_the_processor(tmp_path: Path, coordinates: str) -> None:
+    config = TrainConfig(**{**TINY, "flow": {**TINY["flow"], "coordinates": coordinates}})
+
+    def losses(device: str) -> tuple[float, ...]:
+        """Of a batch, and of the frozen curves."""
+        trainer = Trainer(config, tmp_path / device, device=device, precision=torch.float32)
+        network, training = trainer.network, config.training
+        curves, kind = draw_batch(
+            trainer.simulator, training.batch, training.shares, trainer.generator
+        )
+        with torch.no_grad():
+            s, event = trainer.encode(curves), kind == Kind.EVENT
+            nll = relative_nll(network.estimator, curves.theta[event], s[event])
+            evidence, lookalikes = evidence_losses(network, s, kind)
+            frozen = trainer.validation
+            validated = frozen.losses(network, frozen.summaries(trainer.encode))
+        return float(nll), float(evidence), float(lookalikes), *astuple(validated)
+
+    expected = losses("cpu")
+    with pretended.gpu():
+        found = losses("cuda")
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_curves_of_every_configuration_can_be_drawn_on_a_gpu(path: Path) -> None:
+    config = load_config(path)
+    simulator, shares = config.make_simulator(), config.training.shares
+    expected, _ = draw_batch(simulator, 16, shares, torch.Generator().manual_seed(3))
+    with pretended.gpu():
+        curves, kind = draw_batch(simulator, 16, shares, torch.Generator("cuda").manual_seed(3))
+        assert {curves.x.device.type, curves.theta.device.type, kind.device.type} == {"cuda"}
+        found = curves.x.cpu()
+    torch.testing.assert_close(found, expected.x, rtol=1e-4, atol=1e-4)

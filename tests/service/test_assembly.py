@@ -1,4 +1,4 @@
-"""Stars of one batch that are fitted and judged in several threads."""
+"""The same alerts in however many threads, and on a GPU."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from broker_filter.service.assembly import (
     star_threads,
 )
 from broker_filter.types import Message
-from tests import build
+from tests import build, pretended
 
-SETTINGS = build.settings(kafka={"input_topics": ["e"]}, model={"threads": 1})
 STARS = 6
 
 
-def stream() -> list[Message]:
+def stream(stars: int) -> list[Message]:
     """Point lenses of as many stars, of different length and height."""
     rng = np.random.default_rng(1)
     messages = []
-    for star in range(STARS):
+    for star in range(stars):
         mjd = 61_000 + np.sort(rng.random(200) * 18)
         u = np.hypot(0.1 + 0.05 * star, (mjd - 61_009) / (0.5 + 0.3 * star))
         flux = 100 * (u**2 + 2) / (u * np.sqrt(u**2 + 4)) + rng.normal(size=len(mjd))
@@ -38,18 +37,18 @@ def stream() -> list[Message]:
     return messages
 
 
-def alerts_of(each_star: EachStar) -> list[Alert]:
-    entry, metrics = open_entry(SETTINGS), Metrics()
-    assessment = make_assessment(SETTINGS, entry, metrics, each_star=each_star)
-    return (
-        Pipeline(make_intake(SETTINGS, entry, metrics), assessment)
-        .step(stream(), 0.0, flush=True)
-        .alerts
-    )
+def alerts_of(stars: int, device: str = "cpu", each_star: EachStar = map) -> list[Alert]:
+    model = {"threads": 1, "device": device}
+    settings = build.settings(kafka={"input_topics": ["e"]}, model=model, batch={"chunk": 16})
+    entry, metrics = open_entry(settings), Metrics()
+    assessment = make_assessment(settings, entry, metrics, each_star=each_star)
+    assessment.warm_up()
+    pipeline = Pipeline(make_intake(settings, entry, metrics), assessment)
+    return pipeline.step(stream(stars), 0.0, flush=True).alerts
 
 
 def test_alerts_are_the_same_in_however_many_threads() -> None:
-    one, several = alerts_of(map), alerts_of(star_threads(MOST_STARS))
+    one, several = alerts_of(STARS), alerts_of(STARS, each_star=star_threads(MOST_STARS))
     assert len(one) == STARS
     for alert, other in zip(one, several, strict=True):
         assert (alert.alert_id, alert.star_id) == (other.alert_id, other.star_id)
@@ -58,6 +57,19 @@ def test_alerts_are_the_same_in_however_many_threads() -> None:
         assert [(r.name, r.log10_k, r.parameters) for r in alert.rivals] == [
             (r.name, r.log10_k, r.parameters) for r in other.rivals
         ]
+
+
+def test_alerts_of_a_gpu_are_those_of_the_processor() -> None:
+    (expected,) = alerts_of(1)
+    with pretended.gpu():
+        (alert,) = alerts_of(1, device="cuda")
+    assert alert.alert_id == expected.alert_id
+    assert alert.log10_k == pytest.approx(expected.log10_k, rel=1e-3)
+    assert alert.verdict is not None
+    assert expected.verdict is not None
+    assert alert.verdict.verdict == expected.verdict.verdict
+    medians, errors = np.median(expected.samples, axis=0), expected.samples.std(axis=0)
+    assert (np.abs(np.median(alert.samples, axis=0) - medians) < 0.3 * errors).all()
 
 
 @pytest.mark.parametrize("threads", [2, MOST_STARS, 64])
