@@ -131,6 +131,7 @@ def gpu() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, _Device():
         patch.setattr(torch.cuda, "_lazy_init", lambda: None)
         patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: True)
         patch.setattr(torch, "Generator", _Generator)
         patch.setattr(torch.Tensor, "pin_memory", lambda self: self)
         for flag in ("allow_tf32", "deterministic"):

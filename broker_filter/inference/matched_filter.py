@@ -9,6 +9,7 @@ are likely says where the event is and how long it lasts, for the posterior.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -108,8 +109,8 @@ class LensScan(nn.Module):
     @torch.no_grad()
     def largest(self, x: Tensor, valid: Tensor, baseline_error: Tensor) -> Tensor:
         """The largest S by level, shape (B, LEVELS), float32; arguments as of `forward`."""
-        s = self._templates(x, valid, baseline_error)[0]
-        return s.reshape(len(s), LEVELS, -1).amax(-1)
+        levels = self._levels(x, valid, baseline_error)
+        return torch.stack([_significance(*level).amax((-2, -1)) for level in levels], -1)
 
     def _templates(
         self, x: Tensor, valid: Tensor, b: Tensor
@@ -118,15 +119,19 @@ class LensScan(nn.Module):
 
         These have shape (B, LEVELS x K); the last is the smallest S by level, (B, LEVELS).
         """
+        levels = enumerate(self._levels(x, valid, b))
+        found = [_best(*sums, level) for level, sums in levels]
+        s, time, amplitude = (torch.cat([best[i] for best in found], -1) for i in range(3))
+        return s, time, amplitude, torch.stack([best[3] for best in found], -1)
+
+    def _levels(self, x: Tensor, valid: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """What `_filter` gives, level by level."""
         cells = _cells(x, valid, b)
         total = cells[:, 1].sum(-1)
         common = (b**2 / (1 + b**2 * total))[:, None, None]
-        found = []
         for level in range(LEVELS):
-            found.append(_best(*_filter(cells, self.kernels, common, outside(level)), level))
+            yield _filter(cells, self.kernels, common, outside(level))
             cells = cells.reshape(*cells.shape[:2], -1, 2).sum(-1)
-        s, time, amplitude = (torch.cat([best[i] for best in found], -1) for i in range(3))
-        return s, time, amplitude, torch.stack([best[3] for best in found], -1)
 
     @torch.no_grad()
     def lenses(self, days: Tensor, flux: Tensor, sigma: Tensor, b: float) -> Tensor:
@@ -164,9 +169,14 @@ def _filter(cells: Tensor, kernels: Tensor, common: Tensor, outside: int) -> tup
     return signal, power
 
 
+def _significance(signal: Tensor, power: Tensor) -> Tensor:
+    """S of the kernels at all places, shape (B, K, places)."""
+    return (signal * power.rsqrt()).clamp(-HIGHEST, HIGHEST)
+
+
 def _best(signal: Tensor, power: Tensor, level: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """By kernel the largest S, its time and its amplitude, shape (B, K); the smallest S, (B,)."""
-    s = (signal * power.rsqrt()).clamp(-HIGHEST, HIGHEST)
+    s = _significance(signal, power)
     high, place = s.max(-1)
     at = place[..., None]
     before, after = (s.gather(-1, (at + i).clamp(0, s.shape[-1] - 1))[..., 0] for i in (-1, 1))
