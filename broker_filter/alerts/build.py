@@ -53,6 +53,7 @@ __all__ = [
     "build_alert",
     "event_id",
     "event_probability",
+    "refitted",
 ]
 
 FEW_SAMPLES = 20
@@ -199,8 +200,6 @@ def build_alert(
     start = float(batch.t_start[row])
     own = samples.astype(np.float64)
     drawn = own if fit is None else samples_after(fit, start)
-    window = _window(batch, row, epochs)
-    posterior = _posterior(drawn, start)
     return Alert(
         log10_k_threshold=float(common.threshold),
         prior_odds=float(common.prior_odds),
@@ -209,14 +208,50 @@ def build_alert(
         network=None if fit is None else draws_of(own, start),
         fit=None if fit is None else quality_of(fit, epochs),
         not_fitted=not_fitted,
-        days_to_peak=posterior["t0_mjd_tai"] - window["last_epoch_mjd_tai"],
         **_found(found),
         **_ids(batch, row, found, common.provenance.model_id),
         **_star(batch, row),
-        **window,
-        **posterior,
+        **_window(batch, row, epochs),
+        **_posterior(batch, row, drawn),
         **_brightness(batch, row, epochs, drawn, fit, common.magnification),
         **_origin(common.provenance, times),
+    )
+
+
+def refitted(
+    alert: Alert,
+    batch: WindowBatch,
+    row: int,
+    epochs: StarEpochs,
+    fit: Fit,
+    left_out: tuple[int, ...],
+    magnification: Magnification,
+) -> Alert:
+    """The same with a fit of all its epochs but some; as it is where either fit is not finite.
+
+    K, certified or of the network, and the network's samples stay those of all epochs.
+
+    Parameters
+    ----------
+    alert : Alert
+        As `build_alert` made it.
+    batch, row : WindowBatch, int
+    epochs : StarEpochs
+        All of them.
+    fit : Fit
+    left_out : tuple of int
+        Rows of ``epochs``.
+    magnification : Magnification
+    """
+    usable, _ = usable_fit(fit)
+    if usable is None or alert.fit is None:
+        return alert
+    epochs, drawn = _seen(epochs), samples_after(fit, float(batch.t_start[row]))
+    return replace(
+        alert,
+        fit=quality_of(fit, epochs, left_out),
+        **_posterior(batch, row, drawn),
+        **_brightness(batch, row, epochs, drawn, fit, magnification),
     )
 
 
@@ -304,9 +339,9 @@ def _window(batch: WindowBatch, row: int, epochs: StarEpochs) -> dict[str, Any]:
     }
 
 
-def _posterior(samples: FloatArray, start: float) -> dict[str, Any]:
+def _posterior(batch: WindowBatch, row: int, samples: FloatArray) -> dict[str, Any]:
     """Samples and what sums them up."""
-    draws = draws_of(samples, start)
+    draws = draws_of(samples, float(batch.t_start[row]))
     t0 = draws.summary[list(UNITS).index("t0")].median
     return {
         "parameters": draws.parameters,
@@ -315,6 +350,7 @@ def _posterior(samples: FloatArray, start: float) -> dict[str, Any]:
         "covariance": draws.covariance,
         "t0_mjd_tai": t0,
         "t0_jd_tai": t0 + JD_MINUS_MJD,
+        "days_to_peak": t0 - float(batch.mjd_tai[row, batch.n[row] - 1]),
     }
 
 

@@ -54,8 +54,8 @@ def _interval(name: str, values: FloatArray) -> Interval:
     return Interval(name, UNITS[name], **dict(zip(QUANTILES, quantiles, strict=True)))
 
 
-def quality_of(fit: Fit, epochs: StarEpochs) -> FitQuality:
-    """How well a fit went, for an alert whose sources are those of ``epochs``."""
+def quality_of(fit: Fit, epochs: StarEpochs, left_out: tuple[int, ...] = ()) -> FitQuality:
+    """How well a fit of all ``epochs`` but some rows went, for an alert with their sources."""
     t0, u0, log10_tE, log10_rho, _ = fit.best.tolist()
     return FitQuality(
         converged=bool(fit.converged),
@@ -69,6 +69,7 @@ def quality_of(fit: Fit, epochs: StarEpochs) -> FitQuality:
         residual_autocorrelation=float(fit.autocorrelation),
         best=Best(fit.t_start + t0, u0, 10**log10_tE, 10**log10_rho),
         main_source=_main_source(fit, epochs),
+        left_out=left_out,
     )
 
 

@@ -127,6 +127,8 @@ class FitQuality:
         Maximum of the likelihood.
     main_source : int
         Index into the alert's ``sources`` of the one whose f_s the samples hold.
+    left_out : tuple of int
+        Rows of the light curve that were left out as wrong, of this fit and of the verdict.
     """
 
     converged: bool
@@ -140,6 +142,7 @@ class FitQuality:
     residual_autocorrelation: float
     best: Best
     main_source: int
+    left_out: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def to_record(alert: Alert) -> dict[str, Any]:
         **{key: getattr(alert.certified, name, None) for key, name in _CERTIFIED.items()},
         "posterior": _draws_record(alert.draws),
         "network": alert.network and _draws_record(alert.network),
-        "fit": alert.fit and _flat(alert.fit) | {"best": _flat(alert.fit.best)},
+        "fit": alert.fit and _fit_record(alert.fit),
         "lightCurve": {
             "mjdTai": _pack(alert.mjd_tai, "<f8"),
             "flux": _pack(alert.flux, "<f4"),
@@ -117,6 +117,10 @@ def _draws_record(draws: Draws) -> dict[str, Any]:
         "summary": [{key: getattr(one, key) for key in _INTERVAL} for one in draws.summary],
         "covariance": draws.covariance.ravel().tolist(),
     }
+
+
+def _fit_record(fit: FitQuality) -> dict[str, Any]:
+    return _flat(fit) | {"best": _flat(fit.best), "leftOut": list(fit.left_out)}
 
 
 def _rival_record(rival: Rival) -> dict[str, Any]:
@@ -153,7 +157,7 @@ def _of_record(record: Mapping[str, Any]) -> Alert:
         summary=posterior.summary,
         covariance=posterior.covariance,
         network=None if network is None else _draws(network),
-        fit=_fit(record["fit"], len(record["sources"])),
+        fit=_fit(record["fit"], n, len(record["sources"])),
         mjd_tai=_unpack("mjdTai", curve["mjdTai"], "<f8", [n]),
         flux=_unpack("flux", curve["flux"], "<f4", [n]),
         sigma=_unpack("sigma", curve["sigma"], "<f4", [n]),
@@ -237,13 +241,15 @@ def _draws(record: Mapping[str, Any]) -> Draws:
     return Draws(names, samples, tuple(Interval(**one) for one in record["summary"]), covariance)
 
 
-def _fit(record: Mapping[str, Any] | None, sources: int) -> FitQuality | None:
+def _fit(record: Mapping[str, Any] | None, n: int, sources: int) -> FitQuality | None:
     if record is None:
         return None
     if not 0 <= record["mainSource"] < sources:
         raise ValueError(f"mainSource: {record['mainSource']} is none of the {sources} sources")
-    best = Best(**_unflat(Best, record["best"]))
-    return FitQuality(**_unflat(FitQuality, record) | {"best": best})
+    best, left_out = Best(**_unflat(Best, record["best"])), tuple(record["leftOut"])
+    if not all(0 <= row < n for row in left_out):
+        raise ValueError(f"leftOut: {left_out!s:.40} are not all among the {n} epochs")
+    return FitQuality(**_unflat(FitQuality, record) | {"best": best, "left_out": left_out})
 
 
 def _rival(record: Mapping[str, Any], n: int) -> Rival:

@@ -24,6 +24,7 @@ __all__ = [
     "Rates",
     "Record",
     "is_established",
+    "is_quiet",
     "verdict_of",
 ]
 
@@ -164,11 +165,24 @@ class Findings:
     left_out: int = 0
 
 
-def is_established(found: Findings) -> bool:
-    """Whether there was an event at all: something better than noise and wrong epochs."""
+def is_established(found: Findings, least: float = ESTABLISHED) -> bool:
+    """Whether there was an event at all: something better than noise and wrong epochs.
+
+    Parameters
+    ----------
+    found : Findings
+    least : float
+        Dex by which it is; no less than `ESTABLISHED`.
+    """
     evidence = found.log10_evidence
-    least = max(evidence[name] for name in NOTHING if name in evidence)
-    return max(evidence.values()) - least >= ESTABLISHED
+    nothing = max(evidence[name] for name in NOTHING if name in evidence)
+    return max(evidence.values()) - nothing >= max(least, ESTABLISHED)
+
+
+def is_quiet(found: Findings) -> bool:
+    """Whether nothing is so much better than noise alone."""
+    evidence = found.log10_evidence
+    return max(evidence.values()) - evidence["constant"] < ESTABLISHED
 
 
 def verdict_of(found: Findings, record: Record, rates: Rates) -> Verdict:

@@ -113,7 +113,8 @@ def parquet_file(path: Path) -> Iterator[Save]:
     The columns are the alert's fields under their Python names (identifiers as strings); certified
     K, the fit and its best curve with a prefix (``certified_``, ``fit_``, ``fit_best_``); quantiles
     such as ``tE_p16``; as lists the samples (``sample_tE``), ``covariance`` row by row and the
-    light curve (``mjd_tai``, ``flux``, ``sigma``, ``source``); quantiles and samples of the
+    light curve (``mjd_tai``, ``flux``, ``sigma``, ``source``) and its rows that the fit leaves out
+    (``fit_left_out``); quantiles and samples of the
     network beside the fit with the prefix ``network_``; and as JSON, under the schema's names,
     ``other_bands``, ``sources``, ``rivals``, ``verdict`` and ``noise``.
 
@@ -153,7 +154,7 @@ def _arrow_fields(pa: Any) -> list[Any]:  # noqa: ANN401  pyarrow has no types
     names = list(_COLUMNS.items())
     for prefix, kind in _PARTS.items():
         names += [(f"{prefix}_{name}", arrow) for name, arrow in _columns(kind).items()]
-    lists = list(_LISTS)
+    lists = [*_LISTS, "fit_left_out"]
     for prefix in ("", "network_"):
         names += [(f"{prefix}{name}_{one}", "float64") for name in UNITS for one in QUANTILES]
         lists += [f"{prefix}sample_{name}" for name in UNITS]
@@ -184,7 +185,7 @@ def _row(alert: Alert) -> dict[str, Any]:
         name: None if (column := getattr(alert, name)) is None else column.ravel()
         for name in _LISTS
     }
-    return row
+    return row | {"fit_left_out": alert.fit and list(alert.fit.left_out)}
 
 
 def _plain(part: Any, columns: Mapping[str, str]) -> dict[str, Any]:  # noqa: ANN401  or None

@@ -113,9 +113,11 @@ def chi2_gain(alert: Alert) -> float | None:
         return None
     where = np.zeros(alert.n_epochs, int) if alert.source is None else alert.source
     weight = alert.sigma.astype(np.float64) ** -2
+    fitted = np.ones(alert.n_epochs, np.bool_)
+    fitted[list(alert.fit.left_out)] = False
     chi2 = 0.0
-    for one in np.unique(where):
-        mine = where == one
+    for one in np.unique(where[fitted]):
+        mine = fitted & (where == one)
         mean = np.average(alert.flux[mine], weights=weight[mine])
         chi2 += float(weight[mine] @ (alert.flux[mine] - mean) ** 2)
     return chi2 - alert.fit.chi2

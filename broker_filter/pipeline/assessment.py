@@ -26,6 +26,7 @@ from broker_filter.alerts.build import (
     ProcessingTimes,
     Provenance,
     build_alert,
+    refitted,
 )
 from broker_filter.alerts.curves import Magnification
 from broker_filter.alerts.estimate import Estimate
@@ -127,7 +128,8 @@ class Assessment:
         self._lost = LostEvaluations(metrics)
         self._certifier = Certifier(scorer, options, self._lost, metrics)
         judge = options.judge
-        self._judge = None if judge is None else Judge(scorer, judge, metrics)
+        least = options.rule.threshold
+        self._judge = None if judge is None else Judge(scorer, judge, metrics, least)
         self._memories: defaultdict[StateKey, Memory] = defaultdict(Memory)
         self._each_star = each_star
         self._cases: dict[UUID, Case] | None = None
@@ -136,7 +138,9 @@ class Assessment:
         """Leave rivals and verdicts out of alerts, for callers that need those of few of them.
 
         They are had by `judge` of a case of `Outputs.cases`, with the number of events of the same
-        star and band before it that were judged to be established.
+        star and band before it that were judged to be established, and by `with_judgement`.
+        The lives of events then follow the fits of all epochs: where such a fit is of a wrong
+        epoch, an event may have other updates, and end by a retraction in place of a final.
         """
         self._cases = {}
 
@@ -414,8 +418,6 @@ class Assessment:
     ) -> Alert:
         certified = self._certifier.with_fit(window, certified)
         fit = self._certifier.fit_of_event(window, certified, ended=kind == "final")
-        case = self._case(window, event, fit)
-        judged = Judgement() if case is None else self._judged(case)
         log10_k, claim = evidence_of(event, kind, window.log10_k, certified.claim)
         found = Evaluation(
             event,
@@ -425,15 +427,12 @@ class Assessment:
             others.of(window.row),
             fit=fit,
             epochs=window.memory.epochs.get(window.key),
-            rivals=judged.rivals,
-            verdict=judged.verdict,
             noise=certified.noise,
             log10_k_lookalikes=self._scorer.log10_k_lookalikes(window.scored, window.row),
         )
         alert = build_alert(window.batch, window.row, found, drawn, times, common)
-        if case is not None and self._cases is not None:
-            self._cases[alert.alert_id] = case
-        return alert
+        case = self._case(window, event, fit)
+        return alert if case is None else self._judged(alert, case)
 
     def _case(
         self, window: Candidate, event: EventState, fit: Fit | NotFitted | None
@@ -443,15 +442,17 @@ class Assessment:
             return None
         return Case(window, event.opened_mjd, window.memory.epochs[window.key], fit)
 
-    def _judged(self, case: Case) -> Judgement:
-        """What else the event could be, unless that is left for later; the event is counted."""
+    def _judged(self, alert: Alert, case: Case) -> Alert:
+        """Say what else an event could be, unless that is left for later, and count the event."""
         if self._cases is not None:
-            return Judgement()
+            self._cases[alert.alert_id] = case
+            return alert
         memory, key, opened = case.window.memory, case.window.key, case.opened_mjd
         judged = self.judge(case, memory.earlier_events(key, opened))
+        alert = self.with_judgement(alert, case, judged)
         if judged.established:
             memory.count(key, opened)
-        return judged
+        return alert
 
     def judge(self, case: Case, earlier_events: int) -> Judgement:
         """What else an event could be; nothing where that fails, as an alert can do without."""
@@ -462,6 +463,24 @@ class Assessment:
         except Exception as error:  # noqa: BLE001  whatever one star causes
             self._lost.note(window, error, "rivals")
             return Judgement()
+
+    def with_judgement(self, alert: Alert, case: Case, judged: Judgement) -> Alert:
+        """An alert with rivals, verdict and, where wrong epochs are left out, the fit of the rest.
+
+        Parameters
+        ----------
+        alert, case : Alert, Case
+            Of `Outputs`.
+        judged : Judgement
+            Of that case.
+        """
+        alert = replace(alert, rivals=judged.rivals, verdict=judged.verdict)
+        if (refit := judged.refit) is None:
+            return alert
+        window, magnification = case.window, self._common.magnification
+        return refitted(
+            alert, window.batch, window.row, case.epochs, refit.fit, refit.left_out, magnification
+        )
 
     def _drawn(self, window: Candidate) -> Samples:
         began = time.perf_counter()

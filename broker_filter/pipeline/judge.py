@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,6 +18,7 @@ from broker_filter.alerts.verdict import (
     Rates,
     Record,
     is_established,
+    is_quiet,
     verdict_of,
 )
 from broker_filter.inference.anomaly import anomalous
@@ -32,7 +33,7 @@ from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.candidate import Candidate
 from broker_filter.types import PARAMETERS, Fit, FloatArray, IntArray, NotFitted, StarEpochs
 
-__all__ = ["Case", "Judge", "JudgeOptions", "Judgement", "light_left", "spare_epochs"]
+__all__ = ["Case", "Judge", "JudgeOptions", "Judgement", "Refit", "light_left", "spare_epochs"]
 
 EXPLAINED: Final = 0.7
 """Share of the chi2 of a constant star that a lens must explain to be tried with a stretch left
@@ -80,12 +81,24 @@ class JudgeOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Refit:
+    """The fit of an event without wrong epochs, which are rows of all that were fitted."""
+
+    fit: Fit
+    left_out: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
-    """What an alert says of what else it could be, and whether there was an event at all."""
+    """What an alert says of what else it could be, and whether there was an event at all.
+
+    With ``refit`` all of it is of the event without wrong epochs, and so is the alert's fit.
+    """
 
     rivals: tuple[Rival, ...] = ()
     verdict: Verdict | None = None
     established: bool = False
+    refit: Refit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +133,10 @@ class _Event:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What was found of some rows of the epochs: the lens, its rivals by name, the verdict."""
+    """What was found of some rows of the epochs, and of which fit: lens, rivals, verdict."""
 
     rows: IntArray
+    fit: Fit
     lens: Found
     models: Mapping[str, Found]
     findings: Findings
@@ -137,10 +151,15 @@ class Judge:
     scorer : Scorer
     options : JudgeOptions
     metrics : Metrics
+    threshold : float
+        log10 K that an alert needs, and an event beside wrong epochs as well.
     """
 
-    def __init__(self, scorer: Scorer, options: JudgeOptions, metrics: Metrics) -> None:
+    def __init__(
+        self, scorer: Scorer, options: JudgeOptions, metrics: Metrics, threshold: float = 0.0
+    ) -> None:
         self._scorer, self._options, self._metrics = scorer, options, metrics
+        self._threshold = threshold
 
     def judge(
         self, window: Candidate, epochs: StarEpochs, fit: Fit, seed: int, earlier_events: int
@@ -162,10 +181,17 @@ class Judge:
         coordinates = window.batch.coordinates[window.row]
         label = self._options.known.label(window.batch.star[window.row], coordinates)
         event = _Event(window, epochs, seed, Record(earlier_events, label))
-        found = self._found(event, np.flatnonzero(usable_rows(epochs)), fit)
-        found = self._beside_wrong_epochs(event, found, fit) or found
+        usable = np.flatnonzero(usable_rows(epochs))
+        found = self._found(event, usable, fit)
+        found = self._beside_wrong_epochs(event, found) or found
         self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="rivals")
-        return Judgement(_rivals(epochs, fit, found), found.verdict, is_established(found.findings))
+        left_out = tuple(np.setdiff1d(usable, found.rows).tolist())
+        return Judgement(
+            _rivals(epochs, found),
+            found.verdict,
+            is_established(found.findings),
+            Refit(found.fit, left_out) if left_out else None,
+        )
 
     def _found(self, event: _Event, rows: IntArray, fit: Fit, left_out: int = 0) -> _Found:
         """Models and verdict of some epochs, of which ``fit`` is the fit."""
@@ -177,32 +203,47 @@ class Judge:
                 models[name] = found
         findings = _findings(usable, fit, compared, models, left_out)
         verdict = verdict_of(findings, event.record, self._options.rates)
-        return _Found(rows, compared.lens.found, models, findings, verdict)
+        return _Found(rows, fit, compared.lens.found, models, findings, verdict)
 
-    def _beside_wrong_epochs(self, event: _Event, found: _Found, fit: Fit) -> _Found | None:
+    def _beside_wrong_epochs(self, event: _Event, found: _Found) -> _Found | None:
         """What is found without wrong epochs, where there is an event beside them.
 
-        A wrong epoch may weigh more than an event does, and no model but the artefact has any.
-        None where the rest is no event, or another one than that of the alert's fit.
+        A wrong epoch may weigh more than an event does, and no model but the artefact has any: the
+        fit may be of that epoch alone. An artefact stays one unless its star, without the wrong
+        epochs, is as far from noise and further wrong epochs as K has to be for an alert.
         """
-        usable = len(found.rows)
-        for _ in range(TURNS):
-            right = _right_epochs(event.epochs, found)
-            if found.verdict.verdict != "artefact" or len(right) == len(found.rows):
+        if not _may_be_artefact(found.verdict):
+            return None
+        for rest in self._rests(event, found):
+            if is_established(rest.findings, self._threshold):
+                return rest
+            if is_quiet(rest.findings):
                 return None
-            again = self._refit(event, event.epochs.take(right), fit)
-            if not isinstance(again, Fit) or again.lenses is None:
-                return None
-            found = self._found(event, right, again, usable - len(right))
-            if found.verdict.verdict != "artefact":
-                is_event = is_established(found.findings) and _same_event(fit, again)
-                return found if is_event else None
         return None
+
+    def _rests(self, event: _Event, found: _Found) -> Iterator[_Found]:
+        """What is found without wrong epochs, the fewest first: of two, one may be the peak."""
+        usable, rest = len(found.rows), found
+        for _ in range(TURNS):
+            for right in _right_epochs(event.epochs, rest):
+                fit = self._refit(event, event.epochs.take(right), found.fit)
+                if not isinstance(fit, Fit) or fit.lenses is None:
+                    return
+                rest = self._found(event, right, fit, usable - len(right))
+                yield rest
 
     def _refit(self, event: _Event, kept: StarEpochs, fit: Fit) -> Fit | NotFitted:
         """Fit some of the epochs of a fit."""
         window, row = event.window, event.window.row
-        return self._scorer.fit(kept, fit.t_start, window.scored, row, event.seed, whole_event=True)
+        return self._scorer.fit(
+            kept,
+            fit.t_start,
+            window.scored,
+            row,
+            event.seed,
+            samples=len(fit.samples),
+            whole_event=True,
+        )
 
     def _anomalous(
         self, event: _Event, usable: StarEpochs, fit: Fit, compared: Comparison
@@ -295,24 +336,27 @@ def light_left(epochs: StarEpochs, lens: Found, since_peak: float) -> float:
     return float(max(light[-1], 0.0) / light.max()) if light.max() > 0 else 1.0
 
 
-def _right_epochs(epochs: StarEpochs, found: _Found) -> IntArray:
-    """Rows that the artefact does not call wrong; all where those are more than `WRONG_EPOCHS`."""
-    wrong = found.models["artefact"].wrong
-    if len(wrong) > WRONG_EPOCHS:
-        return found.rows
-    return np.sort(np.delete(found.rows[epochs.take(found.rows).by_source], wrong))
+def _right_epochs(epochs: StarEpochs, found: _Found) -> list[IntArray]:
+    """Rows without what the artefact calls wrong: one epoch or the other, and then both.
 
-
-def _same_event(fit: Fit, other: Fit) -> bool:
-    """Whether the peaks of two fits of one ``t_start`` are within the shorter Einstein time.
-
-    That of a wrong epoch is short, and lies within the time of any long event around it.
+    The one that is further off goes first. None where those are more than `WRONG_EPOCHS`.
     """
-    t_einstein = 10 ** min(fit.best[LOG_TE], other.best[LOG_TE])
-    return bool(abs(fit.best[0] - other.best[0]) <= t_einstein)
+    artefact, order = found.models["artefact"], found.rows[epochs.take(found.rows).by_source]
+    wrong = np.array(artefact.wrong, np.int64)
+    if len(wrong) > WRONG_EPOCHS:
+        return []
+    off = np.abs(artefact.curve[wrong]) / epochs.sigma[order[wrong]]
+    chosen = [*wrong[np.argsort(-off)][:, None], wrong] if len(wrong) > 1 else [wrong]
+    return [np.sort(np.delete(order, some)) for some in chosen]
 
 
-def _rivals(epochs: StarEpochs, fit: Fit, found: _Found) -> tuple[Rival, ...]:
+def _may_be_artefact(verdict: Verdict) -> bool:
+    """Whether that is the most probable class, be it the verdict or not."""
+    probabilities = verdict.probabilities
+    return max(probabilities, key=lambda name: probabilities[name]) == "artefact"
+
+
+def _rivals(epochs: StarEpochs, found: _Found) -> tuple[Rival, ...]:
     """As alerts carry them, the most probable first, which alone has its curve."""
     lens, models, place = found.lens, found.models, _placer(epochs, found.rows)
     ranked = sorted(models, key=lambda name: -models[name].log_p)
@@ -322,7 +366,7 @@ def _rivals(epochs: StarEpochs, fit: Fit, found: _Found) -> tuple[Rival, ...]:
             (lens.log_p - models[name].log_p) / LN_10,
             float(np.hypot(lens.error, models[name].error)) / LN_10,
             {
-                key: value + (fit.t_start if key in TIMES else 0.0)
+                key: value + (found.fit.t_start if key in TIMES else 0.0)
                 for key, value in models[name].parameters.items()
             },
             place(models[name].curve) if name == ranked[0] else None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import overload
 from uuid import UUID
 
@@ -24,6 +23,8 @@ class JudgedAlerts(Sequence[Alert]):
         By alert; of those that can be judged.
     judge : callable
         Of a case, and of how many events of its star and band before it were established.
+    with_judgement : callable
+        The alert of a case with what was found of it.
     """
 
     def __init__(
@@ -31,8 +32,9 @@ class JudgedAlerts(Sequence[Alert]):
         alerts: Sequence[Alert],
         cases: Mapping[UUID, Case],
         judge: Callable[[Case, int], Judgement],
+        with_judgement: Callable[[Alert, Case, Judgement], Alert],
     ) -> None:
-        self._alerts, self._judge = alerts, judge
+        self._alerts, self._judge, self._with_judgement = alerts, judge, with_judgement
         self._cases = [cases.get(alert.alert_id) for alert in alerts]
         self._found: dict[int, Judgement] = {}
 
@@ -51,10 +53,8 @@ class JudgedAlerts(Sequence[Alert]):
         return self._of(rows) if isinstance(rows, int) else tuple(map(self._of, rows))
 
     def _of(self, row: int) -> Alert:
-        if self._cases[row] is None:
-            return self._alerts[row]
-        judged = self._judged(row)
-        return replace(self._alerts[row], rivals=judged.rivals, verdict=judged.verdict)
+        alert, case = self._alerts[row], self._cases[row]
+        return alert if case is None else self._with_judgement(alert, case, self._judged(row))
 
     def _judged(self, row: int) -> Judgement:
         case = self._cases[row]

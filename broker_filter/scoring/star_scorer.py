@@ -82,8 +82,8 @@ class StarScorer:
         if found.dead_letters:
             raise SchemaError(f"the service would not take it: {found.dead_letters[0].detail}")
         epochs = sum(map(len, parts))
-        judge = self._pipeline.assessment.judge
-        windows, alerts = watch.columns(), JudgedAlerts(found.alerts, found.cases, judge)
+        judge, said = self._pipeline.assessment.judge, self._pipeline.assessment.with_judgement
+        windows, alerts = watch.columns(), JudgedAlerts(found.alerts, found.cases, judge, said)
         rule = self._rule
         return Result(star, rule.threshold, rule.trigger, *windows, alerts, epochs, rejected)
 

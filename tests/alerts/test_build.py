@@ -17,6 +17,7 @@ from broker_filter.alerts.build import (
     ProcessingTimes,
     Provenance,
     build_alert,
+    refitted,
 )
 from broker_filter.alerts.codec import from_avro, from_message, to_avro, to_json_dict
 from broker_filter.alerts.lifecycle import EventState
@@ -135,6 +136,32 @@ def test_without_a_fit_the_samples_are_the_networks(found: Any, reason: str | No
     assert alert.not_fitted == reason
     assert alert.t0_mjd_tai == START + 8
     np.testing.assert_array_equal(alert.network_posterior, alert.posterior)
+
+
+def test_another_fit_takes_the_place_of_the_fit_and_of_nothing_else() -> None:
+    claim, batch = CertifiedK(12.5, 0.05, 250.0, 2), window()
+    first = build(batch, fit=fit(), certified=claim)
+    best = np.array([45.25, 0.2, 0.25, -2.0, 0.75])
+    lens = np.tile([45.0, 0.3, 0.25, -2.0, 0.8], (10, 1)).astype(np.float32)
+    other = fit(best=best, samples=lens, chi2=10.0, degrees_of_freedom=4, log10_k=20.0)
+    alert = refitted(first, batch, 0, batch.epochs(0), other, (2, 5), point_source)
+    assert alert.fit.left_out == (2, 5)
+    assert (alert.fit.best.t0_mjd_tai, alert.fit.log10_k) == (START + 5.25, 20.0)
+    assert alert.t0_mjd_tai == alert.interval("t0").median == START + 5
+    assert (alert.days_to_peak, alert.reduced_chi2) == (-7.0, 2.5)
+    assert alert.magnitude_peak < first.magnitude_peak
+    same = ("alert_id", "log10_k", "certified", "p_event", "network", "n_epochs", "flux")
+    assert all(getattr(alert, name) is getattr(first, name) for name in same)
+    assert to_record(from_avro(to_avro(alert))) == to_record(alert)
+    assert to_json_dict(alert)["fit"]["leftOut"] == [2, 5]
+
+
+def test_another_fit_that_is_not_finite_is_not_taken() -> None:
+    first, batch = build(fit=fit()), window()
+    other = fit(chi2=math.inf)
+    assert refitted(first, batch, 0, batch.epochs(0), other, (2,), point_source) is first
+    first = build(fit=other)
+    assert refitted(first, batch, 0, batch.epochs(0), fit(), (2,), point_source) is first
 
 
 def test_fluxes_of_source_and_blend_are_those_of_each_site() -> None:
@@ -270,6 +297,8 @@ def test_alerts_of_older_schemas_lack_what_is_new(version: str) -> None:
         ({"sources": []}, "source"),
         ({"lightCurve": {"source": b"\0"}}, "source"),
         ({"fit": {"mainSource": 2}}, "mainSource"),
+        ({"fit": {"leftOut": [0, N]}}, "leftOut"),
+        ({"fit": {"leftOut": [-1]}}, "leftOut"),
         ({"network": {"shape": [1, 5]}}, "samples"),
     ],
     ids=str,

@@ -13,6 +13,7 @@ from broker_filter.alerts.verdict import (
     Rates,
     Record,
     is_established,
+    is_quiet,
     verdict_of,
 )
 from broker_filter.config import RateSettings
@@ -89,6 +90,15 @@ def test_an_event_is_one_where_noise_does_not_describe_it() -> None:
     assert is_established(found(flare=1.0))
     assert not is_established(found(constant=-2.0))
     assert not is_established(found(artefact=5.0))
+    assert is_established(found(constant=-7.0), 6.6)
+    assert not is_established(found(constant=-6.0), 6.6)
+    assert not is_established(found(constant=-2.0), 1.0)
+
+
+def test_a_star_with_wrong_epochs_alone_is_not_quiet() -> None:
+    assert is_quiet(found(constant=-2.0))
+    assert is_quiet(found(constant=1.0))
+    assert not is_quiet(found(artefact=5.0))
 
 
 def test_a_star_that_had_events_before_is_hardly_lensed_again() -> None:

@@ -398,7 +398,8 @@ def test_parquet_holds_all_rows_whatever_their_number(tmp_path: Path, n: int) ->
 def test_parquet_keeps_all_fields(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     verdict = Verdict("flare", {"flare": 0.75}, "It rises too fast.")
-    full = replace(SAMPLE, verdict=verdict, noise=Noise(1.25, 0.003, nights=40))
+    fit = replace(SAMPLE.fit, left_out=(3, 5))
+    full = replace(SAMPLE, fit=fit, verdict=verdict, noise=Noise(1.25, 0.003, nights=40))
     none = replace(SAMPLE, fit=None, network=None, not_fitted="not fitted: one night", source=None)
     with parquet_file(path) as save:
         save(full)
@@ -409,6 +410,7 @@ def test_parquet_keeps_all_fields(tmp_path: Path) -> None:
     assert {each.name for each in fields(Alert)} - held <= set(one.index)
     assert one["fit_converged"]
     assert one["fit_best_tE"] == SAMPLE.fit.best.tE
+    assert one["fit_left_out"].tolist() == [3, 5]
     assert one["network_tE_p84"] == SAMPLE.network.summary[2].p84
     assert len(one["network_sample_u0"]) == len(SAMPLE.network.samples)
     assert one["covariance"].tolist() == SAMPLE.covariance.ravel().tolist()
@@ -417,8 +419,8 @@ def test_parquet_keeps_all_fields(tmp_path: Path) -> None:
     assert json.loads(one["verdict"])["probabilities"] == {"flare": 0.75}
     assert json.loads(one["noise"])["nights"] == 40
     assert other["not_fitted"] == "not fitted: one night"
-    missing = other[["fit_chi2", "fit_reason", "network_sample_u0", "source", "verdict", "noise"]]
-    assert missing.isna().all()
+    gone = ["fit_chi2", "fit_reason", "fit_left_out", "network_sample_u0", "source", "verdict"]
+    assert other[[*gone, "noise"]].isna().all()
 
 
 def test_parquet_without_pyarrow_tells_how_to_get_it(

@@ -150,6 +150,16 @@ def test_the_gain_in_chi2_is_over_a_constant() -> None:
     assert gain > 0
 
 
+def test_the_gain_in_chi2_counts_no_epoch_that_the_fit_leaves_out() -> None:
+    gain = chi2_gain(SAMPLE)
+    assert SAMPLE.fit is not None
+    flux = SAMPLE.flux.copy()
+    flux[3] += 100
+    wrong = replace(SAMPLE, flux=flux, fit=replace(SAMPLE.fit, left_out=(3,)))
+    assert chi2_gain(replace(wrong, fit=SAMPLE.fit)) > 1e4
+    assert chi2_gain(wrong) == pytest.approx(gain, abs=30)
+
+
 # rogue_db
 
 

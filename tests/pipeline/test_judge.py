@@ -90,14 +90,17 @@ def window(signal: FloatArray) -> WindowBatch:
     )
 
 
-def judged(scorer: Scorer, signal: FloatArray, options: JudgeOptions) -> Judgement:
+def judged(
+    scorer: Scorer, signal: FloatArray, options: JudgeOptions, *, threshold: float = 3.0
+) -> Judgement:
     batch = window(signal)
     scored = scorer.score(batch)
     epochs = batch.epochs(0)
     fit = scorer.fit(epochs, 60_000.0, scored, 0, 1, samples=100)
     assert isinstance(fit, Fit)
     candidate = Candidate(batch, scored, 0, ("test", "star", "r"), Memory())
-    return Judge(scorer, options, Metrics()).judge(candidate, epochs, fit, 1, 0)
+    judge = Judge(scorer, options, Metrics(), threshold)
+    return judge.judge(candidate, epochs, fit, 1, 0)
 
 
 def lens() -> FloatArray:
@@ -113,6 +116,7 @@ def test_a_lens_is_microlensing_and_its_rivals_are_ranked(scorer: Scorer) -> Non
     assert behind == sorted(behind)
     assert behind[0] > 3
     assert [rival.curve is not None for rival in found.rivals] == [True] + [False] * 7
+    assert found.refit is None
 
 
 @pytest.mark.parametrize(
@@ -200,11 +204,38 @@ def test_an_epoch_is_wrong_in_its_own_source_alone(scorer: Scorer, good: int) ->
     assert found.reason.endswith("left out as wrong: 1 of the epochs")
 
 
-def test_a_long_event_around_the_wrong_epoch_that_was_fitted_is_another(scorer: Scorer) -> None:
-    flux = 1 + 0.06 * excess(np.hypot(0.4, (T - 9.1) / 3), 0.01)
-    flux += 0.01 * np.random.default_rng(9).normal(size=len(T))
-    flux[np.abs(T - 7.3).argmin()] += 1.5
-    assert judged_few(scorer, T, flux, np.full(len(T), 0.01)).verdict == "artefact"
+@pytest.mark.parametrize("at", [7.3, 15.0])
+@pytest.mark.parametrize(("t_einstein", "f_s"), [(1.0, 0.1), (3.0, 0.06)])
+def test_of_an_event_beside_a_wrong_epoch_that_was_fitted_there_is_another_fit(
+    scorer: Scorer, at: float, t_einstein: float, f_s: float
+) -> None:
+    signal = f_s * excess(np.hypot(0.4, (T - 9.1) / t_einstein), 0.01)
+    wrong = int(np.abs(T - at).argmin())
+    signal[wrong] += 1.5
+    batch = window(signal)
+    fit = scorer.fit(batch.epochs(0), 60_000.0, scorer.score(batch), 0, 1, samples=100)
+    assert isinstance(fit, Fit)
+    assert fit.best[0] == pytest.approx(T[wrong], abs=0.2)
+    found = judged(scorer, signal, JudgeOptions())
+    assert found.verdict is not None
+    assert found.verdict.verdict == "microlensing"
+    assert found.established
+    assert found.refit is not None
+    assert found.refit.left_out == (wrong,)
+    assert found.refit.fit.best[0] == pytest.approx(9.1, abs=0.2)
+    assert len(found.refit.fit.samples) == 100
+
+
+def test_an_event_beside_wrong_epochs_is_as_significant_as_an_alert_has_to_be(
+    scorer: Scorer,
+) -> None:
+    signal = lens() / 8
+    signal[40] += 0.5
+    low, high = (judged(scorer, signal, JudgeOptions(), threshold=at) for at in (6.6, 1e3))
+    assert low.refit is not None
+    assert high.refit is None
+    assert high.verdict is not None
+    assert high.verdict.verdict == "artefact"
 
 
 @pytest.mark.parametrize("rows", [[40], [40, 250], [40, 150, 250]])
@@ -215,6 +246,7 @@ def test_wrong_epochs_of_a_quiet_star_are_an_artefact(scorer: Scorer, rows: list
     assert found.verdict is not None
     assert found.verdict.verdict == "artefact"
     assert not found.established
+    assert found.refit is None
 
 
 def test_noise_is_no_event_of_a_star(scorer: Scorer) -> None:

@@ -12,6 +12,10 @@ from broker_filter.scoring.judged import JudgedAlerts
 from tests.build import alert
 
 
+def unchanged(alert: Alert, *_: Any) -> Alert:
+    return alert
+
+
 def judged(*opened: float, judge: Any) -> tuple[list[Alert], JudgedAlerts]:
     """One alert for each event, by when that opened."""
     alerts = [alert(alert_id=UUID(int=i), log10_k=float(i)) for i in range(len(opened))]
@@ -20,7 +24,7 @@ def judged(*opened: float, judge: Any) -> tuple[list[Alert], JudgedAlerts]:
         one.alert_id: SimpleNamespace(window=window, opened_mjd=at)
         for one, at in zip(alerts, opened, strict=True)
     }
-    return alerts, JudgedAlerts(alerts, cases, judge)  # type: ignore[arg-type]
+    return alerts, JudgedAlerts(alerts, cases, judge, unchanged)  # type: ignore[arg-type]
 
 
 def test_only_what_is_looked_at_is_judged_and_once() -> None:
@@ -53,6 +57,6 @@ def test_events_before_count_where_an_alert_of_them_was_established() -> None:
 
 def test_an_alert_without_a_case_stays_as_it_is() -> None:
     alerts = [alert()]
-    found = JudgedAlerts(alerts, {}, lambda *_: Judgement(established=True))
+    found = JudgedAlerts(alerts, {}, lambda *_: Judgement(established=True), unchanged)
     assert found[0] is alerts[0]
     assert found[:1] == (alerts[0],)

@@ -15,6 +15,7 @@ import pytest
 from broker_filter.alerts.alert import Alert
 from broker_filter.alerts.codec import to_avro
 from broker_filter.errors import SchemaError
+from broker_filter.inference.magnification import excess
 from broker_filter.observe.metrics import Metrics
 from broker_filter.pipeline.core import Pipeline
 from broker_filter.replay.lightcurves.stream import LightCurves
@@ -52,12 +53,12 @@ def parts(**changes: Any) -> Any:
     return photometry_of(TIME, FLUX, ERROR, **PLAIN | {"star": "star", "band": "r"} | changes)
 
 
-def of_the_service(chosen: Any) -> list[Alert]:
+def of_the_service(chosen: Any, curves: Any = None) -> list[Alert]:
     metrics, entry = Metrics(), open_entry(chosen)
     intake = make_intake(chosen, entry, metrics)
     pipeline = Pipeline(intake, make_assessment(chosen, entry, metrics))
     found = []
-    for i, record in enumerate(LightCurves(parts()).read(print)):
+    for i, record in enumerate(LightCurves(curves or parts()).read(print)):
         message = Message("photometry", 3, i, record.key, record.value, headers=record.headers)
         found += pipeline.step([message], 0.0, flush=True).alerts
     return found
@@ -82,6 +83,24 @@ def test_rivals_that_are_computed_later_are_those_of_the_service(tiny_entry: Pat
     assert expected[-1].rivals
     assert in_avro([found.alerts[-1]]) == in_avro([expected[-1]])
     assert in_avro(found.alerts) == in_avro(expected)
+
+
+def test_alerts_of_a_planet_beside_a_wrong_epoch_have_the_planets_fit() -> None:
+    time = np.arange(60_000.0, 60_040.0, 0.05)
+    flux = 1 + 0.15 * excess(np.hypot(0.3, (time - 60_033.0) / 0.4), 0.01)
+    flux += 0.03 * np.random.default_rng(6).standard_normal(len(time))
+    wrong = int(np.abs(time - 60_030.5).argmin())
+    flux[wrong] += 1.5
+    star = photometry_of(time, 1000 * flux, np.full(len(time), 30.0), **PLAIN | {"band": "r"})
+    chosen = settings_for(alert={"posterior_samples": 20}, schedule={"every_days": 2.0})
+    alerts = of_the_service(chosen, star)
+    last = alerts[-1]
+    assert last.fit is not None
+    assert last.verdict is not None
+    assert last.mjd_tai[list(last.fit.left_out)] == pytest.approx([time[wrong]])
+    assert last.t0_mjd_tai == pytest.approx(60_033.0, abs=0.1)
+    assert last.verdict.verdict == "microlensing"
+    assert in_avro(StarScorer(chosen)(star).alerts) == in_avro(alerts)
 
 
 def test_loading_imports_no_package_that_takes_seconds_and_is_not_needed() -> None:
