@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from broker_filter.errors import ModelError
 from broker_filter.inference import scan, zoo
 from broker_filter.inference.buckets import by_bucket
 from broker_filter.inference.device import device_of
-from broker_filter.inference.encoder import STAR_NOISE
 from broker_filter.inference.evidence import LN_10
 from broker_filter.inference.fit import Fitter
 from broker_filter.inference.flow_sampler import FlowSampler
@@ -53,7 +53,7 @@ __all__ = ["OWN_CHOICE", "Scored", "Scorer"]
 UNDER_WAY = 2  # calls of the device at a time
 FIT_STARTS = 256  # samples of the flow from which a fit starts
 _NO_SAMPLES = np.empty((0, len(PARAMETERS)), np.float32)
-Call = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
+Call = Callable[[Tensor, Tensor, NDArray[np.int64]], tuple[Tensor, ...]]
 _log = logging.getLogger(__name__)
 OWN_CHOICE = torch.get_num_threads()  # before anybody changes it
 
@@ -91,6 +91,7 @@ class _Model:
     fitter: Fitter
     buckets: tuple[int, ...]
     width: int
+    reads_noise: bool
 
     @classmethod
     def load(cls, entry: zoo.Entry, device: str, noise: NoiseBounds | None) -> Self:
@@ -103,6 +104,7 @@ class _Model:
             Fitter(prior, noise=noise, days=entry.window_days),
             tuple(entry.config["window"]["buckets"]),
             network.summary_width,
+            entry.config["encoder"].get("star_noise", False),
         )
 
 
@@ -179,7 +181,8 @@ class Scorer:
         for i in np.unique(which[chosen]).tolist():
             model, own = self._models[i], np.flatnonzero(chosen & (which == i))
             part = batch if len(own) == len(batch) else batch.take(own)
-            evaluate = partial(self._evaluate, model)
+            noise = star_noise(part) if model.reads_noise else None
+            evaluate = partial(self._evaluate, model, noise=noise)
             for rows, (ln_k, s) in self._each_chunk(evaluate, part, model.buckets):
                 log10_k = ln_k.double().cpu().numpy() / LN_10
                 scored.log10_k[own[rows]] = model.entry.rescaled(log10_k)
@@ -202,7 +205,7 @@ class Scorer:
             found[rows] = s.double().cpu().numpy()
         return found
 
-    def _scanned(self, x: Tensor, baseline_error: Tensor, _: Tensor) -> tuple[Tensor]:
+    def _scanned(self, x: Tensor, baseline_error: Tensor, _: NDArray[np.int64]) -> tuple[Tensor]:
         return (self._filter.largest(*split_padding(x), baseline_error),)
 
     def _halve(self) -> None:
@@ -240,14 +243,15 @@ class Scorer:
         """
         if len(rows) <= self.chunk:
             try:
-                return tuple(each[: len(rows)] for each in call(*self._input(batch, rows, bucket)))
+                found = call(*self._input(batch, rows, bucket), rows)
+                return tuple(each[: len(rows)] for each in found)
             except torch.OutOfMemoryError:
                 if self.chunk == 1:
                     raise
             self._halve()
         parts = np.array_split(rows, -(-len(rows) // self.chunk))
-        found = [self._called(call, batch, part, bucket) for part in parts]
-        return tuple(torch.cat(each) for each in zip(*found, strict=True))
+        each_part = [self._called(call, batch, part, bucket) for part in parts]
+        return tuple(torch.cat(each) for each in zip(*each_part, strict=True))
 
     def prior_of(self, survey: str) -> BoxPrior:
         """The prior of the model that takes the windows of a survey."""
@@ -360,8 +364,7 @@ class Scorer:
         try:
             x = torch.full((self.chunk, bucket, 3), PADDING, device=self._device)
             error = torch.zeros(self.chunk, device=self._device)
-            noise = torch.full((self.chunk, len(STAR_NOISE)), torch.nan, device=self._device)
-            return self._evaluate(model, x, error, noise)[1]
+            return self._evaluate(model, x, error, np.arange(self.chunk))[1]
         except torch.OutOfMemoryError:
             if self.chunk == 1:
                 raise
@@ -370,8 +373,8 @@ class Scorer:
 
     def _input(
         self, batch: WindowBatch, rows: NDArray[np.int64], bucket: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Network input of a full chunk: x, the baselines' errors, and the stars' noise."""
+    ) -> tuple[Tensor, Tensor]:
+        """Network input of a full chunk, and the baselines' errors."""
         n = batch.n[rows]
         width = max(int(n.max()), 1)
         since = batch.mjd_tai[rows, :width] - batch.t_start[rows, None]
@@ -383,11 +386,8 @@ class Scorer:
             length=bucket,
         )
         error = self._moved(torch.from_numpy(batch.baseline_error[rows].astype(np.float32)))
-        noise = self._moved(torch.from_numpy(star_noise(batch, rows)))
         spare = self.chunk - len(rows)
-        pad = torch.nn.functional.pad
-        x, noise = pad(x, (0, 0, 0, 0, 0, spare), value=PADDING), pad(noise, (0, 0, 0, spare))
-        return x, pad(error, (0, spare)), noise
+        return pad(x, (0, 0, 0, 0, 0, spare), value=PADDING), pad(error, (0, spare))
 
     def _moved(self, x: Tensor) -> Tensor:
         """On the device; from pinned memory, so that copies and calls overlap."""
@@ -396,10 +396,20 @@ class Scorer:
         return x.pin_memory().to(self._device, non_blocking=True)
 
     def _evaluate(
-        self, model: _Model, x: Tensor, baseline_error: Tensor, noise: Tensor
+        self,
+        model: _Model,
+        x: Tensor,
+        baseline_error: Tensor,
+        rows: NDArray[np.int64],
+        noise: NDArray[np.float32] | None = None,
     ) -> tuple[Tensor, Tensor]:
+        """Give ln K and summaries of a full chunk, whose ``rows`` come first; noise is of all."""
+        stars = None
+        if noise is not None:
+            stars = self._moved(torch.from_numpy(noise[rows]))
+            stars = pad(stars, (0, 0, 0, len(x) - len(rows)))
         with torch.autocast(self._device.type, self._autocast, self._autocast is not None):
-            ln_k, s = model.network(x, baseline_error, noise)
+            ln_k, s = model.network(x, baseline_error, stars)
         return ln_k, s
 
 

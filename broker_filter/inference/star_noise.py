@@ -28,25 +28,24 @@ MOST_NIGHTS: Final = 400
 """More nights of a history than the longest in training count as so many."""
 
 
-def star_noise(batch: WindowBatch, rows: IntArray) -> NDArray[np.float32]:
-    """Noise of the stars of some windows, from before them.
+def star_noise(batch: WindowBatch) -> NDArray[np.float32]:
+    """Noise of the stars of windows, from before them.
 
     Parameters
     ----------
     batch : WindowBatch
-    rows : ndarray, shape (R,), int64
 
     Returns
     -------
-    ndarray, shape (R, 3), float32
+    ndarray, shape (B, 3), float32
         Columns `broker_filter.inference.encoder.STAR_NOISE`: root mean squares, and a mean of the
         nights, over the sources, weighted by their epochs in the window. NaN where too little is
         known, or what is known is unlike the stars of training.
     """
-    past = dict(zip(HISTORY, np.moveaxis(batch.source_history[rows], -1, 0), strict=True))
+    past = dict(zip(HISTORY, np.moveaxis(batch.source_history, -1, 0), strict=True))
     nights = past["nights"]
     known = (nights >= LEAST_NIGHTS) & (past["freedom"] >= (LEAST_EPOCHS_A_NIGHT - 1) * nights)
-    counts = _counts(batch, rows)
+    counts = _counts(batch)
     known &= counts > 0
     own = counts * known
     total = own.sum(axis=1)
@@ -60,7 +59,7 @@ def star_noise(batch: WindowBatch, rows: IntArray) -> NDArray[np.float32]:
     scale, red_noise = np.sqrt(mean[0]), np.sqrt(mean[1])
     usual = (scale >= SCALE[0]) & (scale <= SCALE[1]) & (red_noise <= MOST_RED_NOISE)
     found = np.stack([scale, red_noise, mean[2]], axis=1)
-    enough = total >= KNOWN_SHARE * batch.n[rows]
+    enough = total >= KNOWN_SHARE * batch.n
     return np.where((enough & usual)[:, None], found, np.nan).astype(np.float32)
 
 
@@ -69,11 +68,10 @@ def _sum(columns: FloatArray) -> FloatArray:
     return np.asarray(np.cumsum(columns, axis=1)[:, -1])
 
 
-def _counts(batch: WindowBatch, rows: IntArray) -> IntArray:
-    """Epochs of a window that each of its sources has, shape (R, D)."""
-    n, sources = batch.n[rows], range(batch.source_history.shape[1])
+def _counts(batch: WindowBatch) -> IntArray:
+    """Epochs of a window that each of its sources has, shape (B, D)."""
+    sources = range(batch.source_history.shape[1])
     if len(sources) == 1:
-        return np.asarray(n[:, None])
-    inside = np.arange(batch.source.shape[1]) < n[:, None]
-    counts = [((batch.source[rows] == d) & inside).sum(axis=1) for d in sources]
+        return np.asarray(batch.n[:, None])
+    counts = [((batch.source == d) & batch.valid).sum(axis=1) for d in sources]
     return np.asarray(np.stack(counts, axis=1))

@@ -276,7 +276,7 @@ def test_the_next_call_is_under_way_before_results_are_waited_for(filed: zoo.Ent
     batch, scorer = make_batch([100] * 21 + [400] * 5), Scorer(filed, chunk=CHUNK)
     buckets, calls = (128, 512), []
 
-    def call(x: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor]:
+    def call(x: torch.Tensor, *_: Any) -> tuple[torch.Tensor]:
         calls.append(x.shape[:2])
         return (x[:, 0, 1],)
 
@@ -299,11 +299,11 @@ def test_a_device_with_too_little_memory_takes_fewer_windows_a_call(
     scorer, calls = Scorer(filed, chunk=CHUNK), []
     evaluate = scorer._evaluate
 
-    def with_little_memory(model: Any, x: torch.Tensor, *others: torch.Tensor) -> Any:
+    def with_little_memory(model: Any, x: torch.Tensor, *others: Any, **noise: Any) -> Any:
         calls.append(len(x))
         if len(x) > 5:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return evaluate(model, x, *others)
+        return evaluate(model, x, *others, **noise)
 
     monkeypatch.setattr(scorer, "_evaluate", with_little_memory)
     found = scorer.score(batch)
@@ -322,7 +322,7 @@ def test_a_device_without_memory_for_one_window_is_an_error(
 ) -> None:
     scorer = Scorer(filed, chunk=2)
 
-    def without_memory(*_: Any) -> Any:
+    def without_memory(*_: Any, **__: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(scorer, "_evaluate", without_memory)

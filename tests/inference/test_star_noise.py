@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from broker_filter.inference import zoo
+from broker_filter.inference import scorer, zoo
 from broker_filter.inference.scorer import Scorer
 from broker_filter.inference.star_noise import star_noise
 from broker_filter.types import SourceHistory, WindowBatch
@@ -46,7 +47,7 @@ def window_of(*stars: list[tuple[SourceHistory, int]]) -> WindowBatch:
 
 
 def noise_of(*stars: list[tuple[SourceHistory, int]]) -> np.ndarray:
-    return star_noise(window_of(*stars), np.arange(len(stars)))
+    return star_noise(window_of(*stars))
 
 
 @pytest.mark.parametrize("night", [0.0, 0.3, 0.9])
@@ -57,7 +58,7 @@ def test_the_noise_of_a_star_is_what_its_nights_had(night: float) -> None:
     flux = 1000 + 10 * (offset + rng.standard_normal(len(t)))
     store = WindowStore()
     slots = store.insert(build.photometry(t, flux=flux, flux_err=10.0))
-    scale, red, nights = star_noise(store.read(slots), np.zeros(1, np.int64))[0].tolist()
+    scale, red, nights = star_noise(store.read(slots))[0].tolist()
     # The store has made the errors larger for nights that scatter, and both are in these.
     assert red / scale == pytest.approx(night, rel=0.15, abs=0.1)
     assert np.hypot(scale, red) == pytest.approx(1, abs=0.1)
@@ -112,6 +113,22 @@ def test_a_window_has_the_noise_that_it_has_beside_others_of_more_sources() -> N
     one = [(QUIET, 7), (NOISY, 13), (QUIET, 10)]
     beside = noise_of(one, [(QUIET, 1), (NOISY, 2)] * 10)
     np.testing.assert_array_equal(beside[0], noise_of(one)[0])
+
+
+def test_the_noise_of_a_batch_is_found_once_and_for_networks_that_read_it_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = window_of(*[[(QUIET, 40)]] * 9)
+    calls: list[int] = []
+
+    def counted(batch: WindowBatch) -> Any:
+        calls.append(len(batch))
+        return star_noise(batch)
+
+    monkeypatch.setattr(scorer, "star_noise", counted)
+    for name, expected in (("fspl-roman-1.0.0", []), ("fspl-sparse-1.0.0", [9])):
+        Scorer(zoo.verify(zoo.find(name)), chunk=4).score(batch)
+        assert calls == expected
 
 
 def test_what_is_known_of_the_noise_changes_k_of_a_network_that_reads_it() -> None:
