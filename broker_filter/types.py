@@ -349,8 +349,8 @@ class StarEpochs:
         """Rows source by source, in order of time within each, shape (n,): curves have these."""
         return np.argsort(self.source, kind="stable")
 
-    def take(self, rows: IntArray) -> StarEpochs:
-        """Some epochs, of all sources."""
+    def take(self, rows: IntArray | NDArray[np.bool_]) -> StarEpochs:
+        """The epochs of some rows; the sources stay, also those of which none is among them."""
         return replace(
             self,
             mjd_tai=self.mjd_tai[rows],

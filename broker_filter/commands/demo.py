@@ -69,6 +69,11 @@ def run(args: argparse.Namespace) -> int:
     int
         0 where every detectable event was alerted, and not clearly more constant stars than the
         threshold lets pass (`broker_filter.commands.demo_verdict`); else 1.
+
+    Raises
+    ------
+    ConfigError, ModelError
+        There are more events than stars, or the model is not there.
     """
     stop_on_signals(_interrupt)  # so that SIGTERM, too, leaves what there is
     if args.injected > args.stars:

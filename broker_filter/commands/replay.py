@@ -154,7 +154,7 @@ def publish_archive(args: argparse.Namespace, sink: Sink) -> int:
     Raises
     ------
     ConfigError, TransientError
-        As `expand`, `load` and `publish`.
+        As `expand`, `load` and `publish`; or no time lies between start and stop.
     """
     if args.start >= args.stop:
         raise ConfigError(f"--start {args.start:g} is not before --stop {args.stop:g}")

@@ -76,11 +76,11 @@ def extended(
     if known is None:
         return _thinned(window, limit, len(window))
     own_band = known.of_band(batch.band[row])
-    earlier = _taken(known, (known.mjd_tai < batch.t_start[row]) | ~own_band)
+    earlier = known.take((known.mjd_tai < batch.t_start[row]) | ~own_band)
     joined = _joined(earlier, window)
     order = np.argsort(joined.mjd_tai, kind="stable")
     own = order >= len(earlier)
-    return _thinned(_taken(joined, order), limit, int(own.sum()))
+    return _thinned(joined.take(order), limit, int(own.sum()))
 
 
 def with_history_of(window: StarEpochs, known: StarEpochs | None) -> StarEpochs:
@@ -123,11 +123,6 @@ def _joined(known: StarEpochs, window: StarEpochs) -> StarEpochs:
 def _histories(epochs: StarEpochs) -> tuple[SourceHistory, ...]:
     """Of each source, also where nothing is known of any."""
     return epochs.history or (UNKNOWN,) * len(epochs.sources)
-
-
-def _taken(epochs: StarEpochs, rows: IntArray | NDArray[np.bool_]) -> StarEpochs:
-    names = ("mjd_tai", "flux", "sigma", "source")
-    return replace(epochs, **{name: getattr(epochs, name)[rows] for name in names})
 
 
 def _thinned(epochs: StarEpochs, limit: int, newest: int) -> StarEpochs:
@@ -189,8 +184,8 @@ def _merged(epochs: StarEpochs, surplus: int, older: int) -> StarEpochs:
     time[first], flux[first], sigma[first] = mean(time), mean(epochs.flux), total**-0.5
     kept = np.ones(len(epochs), np.bool_)
     kept[second] = False
-    merged = _taken(replace(epochs, mjd_tai=time, flux=flux, sigma=sigma), kept)
-    return _taken(merged, np.argsort(merged.mjd_tai, kind="stable"))
+    merged = replace(epochs, mjd_tai=time, flux=flux, sigma=sigma).take(kept)
+    return merged.take(np.argsort(merged.mjd_tai, kind="stable"))
 
 
 def _pairs(epochs: StarEpochs) -> tuple[IntArray, IntArray]:

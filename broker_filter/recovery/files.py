@@ -92,7 +92,7 @@ def read_truth(path: Path) -> InjectedEvents:
             else:
                 event = _event(line)
                 events[event.star] = _combined(event, events.get(event.star))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"{path}:{number}: not a line of a truth file: {error}") from None
     if run is None:
         raise ConfigError(f"{path}: has no line of kind 'run': is it a truth file?")

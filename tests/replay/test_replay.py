@@ -285,7 +285,7 @@ class TestCommand:
         [
             ("--star=\udcff", "star '?' is not UTF-8"),
             (f"--star={'ü' * 33}", "is empty, or longer than 64 bytes"),
-            (f"--survey={'s' * 65}", "survey 'sss"),
+            (f"--survey={'s' * 65}", "is empty, or longer than 64 characters"),
             ("--survey=", "survey '' is empty"),
         ],
     )

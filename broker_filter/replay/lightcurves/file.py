@@ -193,15 +193,18 @@ def _split(
 def _check_names(path: Path, **names: str) -> None:
     """SchemaError for a name that no message can hold."""
     for what, name in names.items():
-        most = MAX_STAR_ID_BYTES if what == "star" else MAX_NAME_CHARACTERS
         try:
-            length = len(name.encode())
+            content = name.encode()
         except UnicodeEncodeError:  # a file's name may be any bytes
             fault = "is not UTF-8"
         else:
-            if (length if what == "star" else len(name)) <= most and (name or what == "source"):
+            if what == "star":
+                length, most, unit = len(content), MAX_STAR_ID_BYTES, "bytes"
+            else:
+                length, most, unit = len(name), MAX_NAME_CHARACTERS, "characters"
+            if length <= most and (name or what == "source"):
                 continue
-            fault = f"is empty, or longer than {most} bytes"
+            fault = f"is empty, or longer than {most} {unit}"
         raise SchemaError(
             f"{path}: {what} {printable(name, 80)!r} {fault}: give another --star, --band or"
             " --survey, or rename the file"
