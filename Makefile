@@ -6,7 +6,8 @@ UV     := $(BIN)/uv
 OUT    ?= demo-out
 NODES  ?= 1
 RUNS   ?= 1
-PORT   ?= 0
+PORT   ?= 9092
+TOPICS ?= photometry:4,microlensing-alerts:1,microlensing-dead-letters:1
 # Files of tests side by side; each runs a Kafka broker of its own where it needs one.
 JOBS   ?= 2
 
@@ -31,7 +32,7 @@ bench: $(VENV)/.test  ## print one table of speeds, and write build/bench.json
 chaos: $(VENV)/.test  ## break things around a running filter, count alerts lost, doubled, changed (RUNS=3)
 	$(BIN)/python -m tests.chaos --runs $(RUNS)
 
-kafka: $(VENV)/.test  ## run Apache Kafka on 127.0.0.1 until Ctrl-C (NODES=3 PORT=9092 TOPICS=photometry:4)
+kafka: $(VENV)/.test  ## run Apache Kafka with the default topics on 127.0.0.1 until Ctrl-C (NODES=3 PORT=0)
 	@$(BIN)/python -m tests.kafka_broker --nodes $(NODES) --port $(PORT) --topics "$(TOPICS)"
 
 TOOLS := $(addprefix build/bin/,helm promtool prometheus compose-check)

@@ -170,7 +170,9 @@ def test_what_cannot_be_done_is_said_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(replay, "open_sink", lambda *_: MemorySink())
+    memory = MemorySink()
+    monkeypatch.setattr(memory, "require", lambda _: None, raising=False)  # as KafkaSink has it
+    monkeypatch.setattr(replay, "open_sink", lambda *_: memory)
     monkeypatch.setattr(replay, "stop_on_signals", lambda _: None)
     monkeypatch.setattr(demo, "stop_on_signals", lambda _: None)
     Path("star.csv").write_text("mjd,flux,flux_err\n60000.0,1.0,0.1\n")
@@ -301,7 +303,9 @@ def test_run_says_that_no_broker_can_be_reached(
     began = time.monotonic()
     assert main(["run", "--config", path]) == 2
     assert time.monotonic() - began < 10
-    assert "kafka.bootstrap_servers = 127.0.0.1:1" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no broker reached at 127.0.0.1:1 " in said
+    assert "kafka.bootstrap_servers" in said
 
 
 def test_run_names_the_models_that_exist_where_one_is_missing(
@@ -326,7 +330,9 @@ def test_replay_says_that_no_broker_can_be_reached(
     curve.write_text("mjd,flux,flux_err\n60000.0,1.0,0.1\n")
     servers = ["--bootstrap-servers", "127.0.0.1:1"]
     assert main(["replay", str(curve), "--topic", "epochs", *servers]) == 2
-    assert "kafka.bootstrap_servers = 127.0.0.1:1" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no broker reached at 127.0.0.1:1 " in said
+    assert "--bootstrap-servers" in said
     assert caplog.records == []
 
 

@@ -32,7 +32,19 @@ from broker_filter.schemas import load_schema, schema_header
 from broker_filter.types import Message
 from tests import pages
 from tests.build import alert_sample
-from tests.pages import BLOCKS, CODE, DEPLOY, PACKAGE, PAGES, PICTURE, README, ROOMS, ROOT, rendered
+from tests.pages import (
+    BENCH,
+    BLOCKS,
+    CODE,
+    DEPLOY,
+    PACKAGE,
+    PAGES,
+    PICTURE,
+    README,
+    ROOMS,
+    ROOT,
+    rendered,
+)
 
 EXAMPLE = ROOT / "deploy" / "config.example.yaml"
 KAFKA = ROOT / "deploy" / "kafka" / "README.md"
@@ -275,6 +287,12 @@ def test_python_examples_run(
     printed = capsys.readouterr().out
     assert "log10 K = " in printed
     assert "P(tE < 1 d)" in printed
+    (shown,) = blocks(BENCH, "text")
+    said = next(line for line in printed.splitlines() if line.startswith("star: "))
+    number = r"\d[\d.e+]*"
+    assert re.sub(number, "#", said) == re.sub(number, "#", shown.strip())
+    figures = [[float(text) for text in re.findall(number, line)] for line in (said, shown)]
+    assert figures[0] == pytest.approx(figures[1], rel=0.03)
     assert {message.headers for message in sent} == {(schema_header("photometry"),)}
     stars = [Decoder().decode(message).photometry[0].star for message in sent]
     assert stars == [[101], [102], [103]]

@@ -1,1 +1,1 @@
-"""Thin modules that bring K into other brokers, in the form that each of them asks for."""
+"""Thin modules that bring K into other brokers, each in its own form."""

@@ -228,19 +228,25 @@ def _offer(args: argparse.Namespace, alerts: list[Alert]) -> str:
 def _latest(alerts: list[Alert]) -> list[Alert]:
     """The last alert of each star that reported an event, in order of falling K."""
     latest = {int(a.star_id): a for a in alerts if a.state in ("new", "update")}
-    return sorted(latest.values(), key=lambda alert: -alert.log10_k)
+    return sorted(latest.values(), key=lambda alert: -_log10_k(alert))
+
+
+def _log10_k(alert: Alert) -> float:
+    """What decided: certified K, or the network's where that could not be computed."""
+    return alert.log10_k if alert.certified is None else alert.certified.log10_k
 
 
 def _table(field: MadeUpField, latest: list[Alert]) -> str:
-    """One line a star: log10 K, and t0, tE, rho with 68 % intervals beside the truth."""
+    """One line a star: certified log10 K, t0, tE, rho with 68 % intervals, and the truth."""
     found = {int(alert.star_id): alert for alert in latest}
     missed = [star for star in field.truth if star not in found]
     rows = [_row(field.truth.get(star), found.get(star), star) for star in [*found, *missed]]
-    return aligned_table(("star", "log10 K", "t0 (MJD)", "tE (d)", "rho", "S/N"), rows) + "\n"
+    head = ("star", "log10 K", "t0, MJD (true)", "tE, d (true)", "rho (true)", "S/N")
+    return aligned_table(head, rows) + "\n"
 
 
 def _row(truth: Truth | None, alert: Alert | None, star: int) -> tuple[str, ...]:
-    log10_k = "-" if alert is None else f"{alert.log10_k:.1f}"
+    log10_k = "-" if alert is None else f"{_log10_k(alert):.1f}"
     values = (_found_and_true(truth, alert, name) for name in ("t0", "tE", "rho"))
     return str(star), log10_k, *values, "-" if truth is None else f"{truth.snr:.0f}"
 
@@ -249,9 +255,9 @@ def _found_and_true(truth: Truth | None, alert: Alert | None, name: str) -> str:
     digits, exact = (2, ".2f") if name == "t0" else (3, ".5g")
     true = "none" if truth is None else f"{getattr(truth, name):{exact}}"
     if alert is None:
-        return f"- = {true}"
+        return f"- ({true})"
     value = alert.interval(name)
-    return f"{value.median:.{digits}f} ± {(value.p84 - value.p16) / 2:.{digits}f} = {true}"
+    return f"{value.median:.{digits}f} ± {(value.p84 - value.p16) / 2:.{digits}f} ({true})"
 
 
 def _plot(latest: list[Alert], out: Path) -> None:

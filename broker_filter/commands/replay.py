@@ -131,11 +131,12 @@ def run(args: argparse.Namespace) -> int:
     Raises
     ------
     ConfigError, TransientError
-        As `open_sink` and `publish_archive`.
+        As `open_sink`, `KafkaSink.require` and `publish_archive`.
     """
     stop_on_signals(_interrupt)  # so that SIGTERM, too, leaves a position to go on from
     properties = read_properties(args.client_config)
     with closing(open_sink(args.bootstrap_servers, args.topic, properties)) as sink:
+        sink.require({args.topic: "--topic"})
         return publish_archive(args, sink)
 
 

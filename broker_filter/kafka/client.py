@@ -222,9 +222,10 @@ def connect(client: Any, kafka: Kafka, errors: ClientErrors) -> set[str]:  # noq
 
 def _no_broker(kafka: Kafka, reason: str) -> ConfigError:
     return ConfigError(
-        f"no broker reached at kafka.bootstrap_servers = {kafka.bootstrap_servers} within"
-        f" {kafka.connect_timeout_s:g} s: {reason}. Does it run there, and does it use"
-        f" kafka.security.protocol = {kafka.security.protocol}?"
+        f"no broker reached at {kafka.bootstrap_servers} within {kafka.connect_timeout_s:g} s:"
+        f" {reason}. Does it run there, with protocol {kafka.security.protocol}? The address is"
+        " kafka.bootstrap_servers, or --bootstrap-servers; login and encryption are"
+        " kafka.security, or --client-config"
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 
 import pytest
 from scipy.stats import poisson
 
+from broker_filter.client.read import read_alert
 from broker_filter.commands import demo
 from broker_filter.commands.demo_options import add_arguments
 from broker_filter.commands.demo_progress import LINE_S, Progress
@@ -107,5 +109,9 @@ def test_a_small_demo_on_the_embedded_broker(arguments, capsys):
     assert "detectable events alerted" in out
     saved = list((arguments.out / "alerts").glob("*.avro"))
     assert len(saved) == summary["alerts"]
+    certified = {f"{one.certified.log10_k:.1f}" for one in map(read_alert, saved) if one.certified}
+    rows = [line.split() for line in out.splitlines() if re.match(r"\d+ ", line)]
+    assert rows
+    assert {row[1] for row in rows} <= certified | {"-"}
     assert ("broker-filter page --archive" in out) == bool(saved)
     assert "demo: 100 % filtered" in err or sys.stderr.isatty()

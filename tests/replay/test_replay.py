@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_filter.commands.replay import expand, publish_archive
+from broker_filter.commands.replay import expand, publish_archive, run
 from broker_filter.commands.replay_options import add_arguments
 from broker_filter.config import Input
 from broker_filter.decode.native import decode_photometry
@@ -631,6 +631,21 @@ def test_a_zip_of_light_curves(folder, tmp_path_factory, capsys):
     err = capsys.readouterr().err
     assert "curves.zip/inner/bad.dat: no row" in err
     assert "curves.zip/inner/two_I.dat:2: bad error" in err
+
+
+def test_a_missing_topic_is_said_by_its_option_before_anything_is_sent(folder, monkeypatch):
+    class NoTopic(MemorySink):
+        def require(self, topics):
+            raise ConfigError(f"there is no topic: {topics}")
+
+    sink = NoTopic()
+    monkeypatch.setattr("broker_filter.commands.replay.open_sink", lambda *_: sink)
+    monkeypatch.setattr("broker_filter.commands.replay.stop_on_signals", lambda _: None)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    with pytest.raises(ConfigError, match="'t': '--topic'"):
+        run(parser.parse_args([str(folder), "--topic", "t"]))
+    assert sink.messages == []
 
 
 def test_a_topic_cannot_be_replayed_into_itself():

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker_filter.config.window import ScheduleSettings
 from broker_filter.inference.scan import significance
 from broker_filter.types import FloatArray, Photometry
 from broker_filter.windows.schedule import Schedule
 from broker_filter.windows.store import WindowStore
+from tests.pages import LOOKS
 
 START, CADENCE, RISE = 60000.0, 15 / 1440, 9.0
 
@@ -92,6 +95,24 @@ def test_a_star_is_due_when_it_is_news() -> None:
     for first, flux, due in ((50, 100.0, []), (51, 103.0, [0])):
         moved = store.insert(epochs([flux], first))
         assert schedule.due(store, moved).tolist() == due
+
+
+def test_constant_stars_are_looked_at_as_often_as_the_sheet_of_sizes_assumes() -> None:
+    rng, n, exposures = np.random.default_rng(5), 200, int(10 / CADENCE)
+    defaults = ScheduleSettings()
+    store = WindowStore(rise=defaults.rise)
+    schedule = Schedule(defaults.every_days, defaults.min_points)
+    looks = 0
+    for i in range(exposures):
+        columns = (rng.normal(100, 1, n), np.ones(n), np.zeros(n, np.uint32))
+        reference = (np.full(n, 100.0), np.full(n, 1e-6))
+        times = np.full(n, START + i * CADENCE)
+        exposure = Photometry("test", "W146", "", list(range(n)), times, *columns, *reference)
+        due = schedule.due(store, store.insert(exposure))
+        if len(due):
+            store.read(due)
+        looks += len(due)
+    assert looks / (n * exposures) == pytest.approx(LOOKS, rel=0.1)
 
 
 @given(st.integers(0, 1000), st.floats(0.0, 6.0), st.integers(1, 30))
