@@ -23,6 +23,14 @@ __all__ = ["MAX_BLOCK_BYTES", "read_alert", "read_records"]
 MAX_BLOCK_BYTES: Final = 2 * MAX_MESSAGE_BYTES
 """Longest block of a container; writers begin a new one after some kB, and an alert fits one."""
 
+# None of these begins an alert: its first byte is the length of its identifier.
+_PACKED: Final = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstandard",
+}
+
 
 def read_alert(path: Path | str) -> Alert:
     """Read one alert, as ``broker-filter subscribe --avro DIR`` saves it.
@@ -71,8 +79,7 @@ def _opened(path: Path) -> Iterator[BufferedReader]:
     """Open a file, and say in one way what is wrong with it."""
     try:
         with path.open("rb") as file:
-            if not file.peek(1):
-                raise ValueError("the file is empty")
+            _check_plain(file.peek(len(MAGIC)))
             yield file
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
@@ -81,6 +88,14 @@ def _opened(path: Path) -> Iterator[BufferedReader]:
             f"{path}: not an alert: {printable(error, 300)}; save alerts with"
             " `broker-filter subscribe --avro`"
         ) from None
+
+
+def _check_plain(head: bytes) -> None:
+    if not head:
+        raise ValueError("the file is empty")
+    for magic, name in _PACKED.items():
+        if head.startswith(magic):
+            raise ValueError(f"the file is compressed ({name}): unpack it")
 
 
 def _is_container(file: BufferedReader) -> bool:

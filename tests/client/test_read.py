@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import bz2
+import gzip
 import json
 import lzma
 import re
 import shutil
 import tracemalloc
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +163,20 @@ HOSTILE = {
     ),
     "xz": (build.container(alert_schema(), (1, lzma.compress(RECORD)), codec="xz"), "codec 'xz'"),
 }
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"), [("gzip", gzip.compress), ("bzip2", bz2.compress), ("xz", lzma.compress)]
+)
+def test_a_file_that_is_compressed_as_a_whole_is_to_be_unpacked(
+    name: str, pack: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / "x.avro"
+    for content in (RECORD, build.container(alert_schema(), (1, RECORD))):
+        path.write_bytes(pack(content))
+        for read in (read_alert, lambda path: list(read_records(path))):
+            with pytest.raises(ConfigError, match=rf"compressed \({name}\): unpack it"):
+                read(path)
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
