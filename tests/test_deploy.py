@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 import re
 import runpy
+import shlex
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -37,6 +39,7 @@ from tests.deploy_files import (
 )
 
 DOCKERFILE = DEPLOY / "Dockerfile"
+ENTRYPOINT = DEPLOY / "entrypoint.sh"
 COMPOSE = DEPLOY / "compose.yaml"
 CHART = DEPLOY / "helm" / "broker-filter"
 UNIT = DEPLOY / "systemd" / "broker-filter@.service"
@@ -145,6 +148,19 @@ def ignored(path: str) -> bool:
     return out
 
 
+def copied_to(source: str) -> str:
+    """Where the image has a file of the checkout."""
+    places = [rest.split() for word, rest in stages()[-1] if word == "COPY"]
+    (place,) = [to for *names, to in places if source in names]
+    return place
+
+
+def settings_of(stage: list[tuple[str, str]]) -> dict[str, str]:
+    """What the instructions ENV set."""
+    words = [word for name, rest in stage if name == "ENV" for word in shlex.split(rest)]
+    return dict(word.split("=", 1) for word in words)
+
+
 def test_hadolint_has_nothing_to_say() -> None:
     assert output(tool("hadolint"), "--failure-threshold", "style", DOCKERFILE) == ""
 
@@ -173,8 +189,48 @@ def test_image_runs_without_rights_and_is_probed() -> None:
     assert user
     assert int(user[1]) >= 10_000
     assert "/healthz" in last["HEALTHCHECK"]
-    assert json.loads(last["ENTRYPOINT"]) == ["broker-filter"]
+    assert json.loads(last["ENTRYPOINT"]) == [Path(copied_to("deploy/entrypoint.sh")).name]
     assert json.loads(last["CMD"])[:2] == ["run", "--config"]
+
+
+def test_image_finds_the_loops_that_it_was_built_with() -> None:
+    build, last = settings_of(stages()[1]), settings_of(stages()[-1])
+    for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"):
+        assert build[name] == last[name]
+    assert f"LOOPS:-{build['NUMBA_CACHE_DIR']}" in ENTRYPOINT.read_text()
+    assert Path(last["NUMBA_CACHE_DIR"]).parent == Path(last["HOME"])
+
+
+def enter(folder: Path, cache: Path) -> str:
+    """What the command of the image prints, with a filter that prints its arguments."""
+    program = folder / "bin" / "broker-filter"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text('#!/bin/sh\necho "$@"\n')
+    program.chmod(0o755)
+    own = {
+        "PATH": f"{program.parent}:{os.environ['PATH']}",
+        "LOOPS": str(folder / "loops"),
+        "NUMBA_CACHE_DIR": str(cache),
+    }
+    return output(ENTRYPOINT, "run", "--config", "a b", env=own)
+
+
+def test_image_runs_its_command_with_the_loops_where_they_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "loops" / "scan").mkdir(parents=True)
+    (tmp_path / "loops" / "scan" / "index").write_text("new")
+    cache = tmp_path / "cache"
+    assert enter(tmp_path, cache) == "run --config a b\n"
+    assert (cache / "scan" / "index").read_text() == "new"
+    (cache / "scan" / "index").write_text("of this start")
+    enter(tmp_path, cache)
+    assert (cache / "scan" / "index").read_text() == "of this start"
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["bin", "cache", "loops"]
+
+
+def test_image_runs_its_command_where_there_is_no_room_for_loops(tmp_path: Path) -> None:
+    said = enter(tmp_path, tmp_path / "missing" / "cache")
+    assert said.startswith("run --config a b\n")
+    assert "compiles its loops" in said
 
 
 def test_image_is_pinned_and_without_development_tools() -> None:
