@@ -110,7 +110,7 @@ def test_a_small_demo_on_the_embedded_broker(arguments, capsys):
     saved = list((arguments.out / "alerts").glob("*.avro"))
     assert len(saved) == summary["alerts"]
     certified = {f"{one.certified.log10_k:.1f}" for one in map(read_alert, saved) if one.certified}
-    rows = [line.split() for line in out.splitlines() if re.match(r"\d+ ", line)]
+    rows = [line.split() for line in out.splitlines() if re.match(r"1\d{6} ", line)]
     assert rows
     assert {row[1] for row in rows} <= certified | {"-"}
     assert ("broker-filter page --archive" in out) == bool(saved)
