@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from broker_filter.config import Packets
 from broker_filter.config.file import load_file
+from broker_filter.decode.surveys.registry import check_cuts
 from broker_filter.inference.magnification import RHO_MAX
 
 __all__ = ["QUARTER", "InjectionConfig", "Range", "read_config"]
@@ -83,6 +84,9 @@ def read_config(path: Path) -> InjectionConfig:
     Raises
     ------
     ConfigError
-        It cannot be read, or a key is wrong: one line a problem.
+        It cannot be read, or a key is wrong: one line a problem; or no survey has a cut that is to
+        be ignored.
     """
-    return load_file(path, InjectionConfig)
+    config = load_file(path, InjectionConfig)
+    check_cuts(config.packets, f"{path}: packets")
+    return config

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 
-from broker_filter.config import Input, Packets, Settings
+from broker_filter.config import Input, Settings
 from broker_filter.decode.avro.schema import load_folder
 from broker_filter.decode.decoder import Decoder
 from broker_filter.decode.framing import Unframer
@@ -17,10 +17,9 @@ from broker_filter.decode.registry import (
     filed_schemas,
     package_folder,
 )
-from broker_filter.decode.surveys.registry import surveys
-from broker_filter.errors import ConfigError
+from broker_filter.decode.surveys.registry import check_cuts, surveys
 
-__all__ = ["check_cuts", "make_decoder", "unknown_surveys"]
+__all__ = ["make_decoder", "unknown_surveys"]
 
 
 def make_decoder(settings: Input, waiting: Callable[[], object] = lambda: None) -> Decoder:
@@ -34,7 +33,7 @@ def make_decoder(settings: Input, waiting: Callable[[], object] = lambda: None) 
         A folder of schemas is missing or not valid, the registry's login cannot be read, or no
         survey has a cut that is to be ignored.
     """
-    check_cuts(settings.packets)
+    check_cuts(settings.packets, "input.packets")
     sources: list[SchemaLookup] = [filed_schemas(settings.schema_folder, settings.schema_ids).get]
     if packaged := package_folder():
         sources.append(filed_schemas(packaged).get)
@@ -52,22 +51,6 @@ def make_decoder(settings: Input, waiting: Callable[[], object] = lambda: None) 
         options=settings.packets,
         look_back_days=math.inf if settings.look_back_days is None else settings.look_back_days,
     )
-
-
-def check_cuts(packets: Packets) -> None:
-    """Refuse names of cuts that no survey has.
-
-    Raises
-    ------
-    ConfigError
-        With the names that there are.
-    """
-    known = frozenset[str]().union(*(survey.cuts for survey in surveys()))
-    if wrong := [name for name in packets.ignored_cuts if name not in known]:
-        raise ConfigError(
-            f"input.packets.ignored_cuts: {', '.join(map(repr, wrong))}: no survey has such a cut;"
-            f" there are {', '.join(sorted(known))}"
-        )
 
 
 def unknown_surveys(settings: Settings) -> Iterator[str]:

@@ -365,6 +365,7 @@ class TestConfig:
             ("share: 0.1\nrho: {low: 0.1, high: 50}", "rho must lie between"),
             ("share: 0.1\ntE: {low: 0, high: 5, log: true}", "larger than 0 for a logarithm"),
             ("share: 0.1\nt0: {lwo: 1}", r":2: t0.lwo: unknown key; did you mean t0.low\?"),
+            ("share: 0.1\npackets: {ignored_cuts: [nbda]}", "packets.ignored_cuts: 'nbda': no su"),
             ("share: [", "not YAML"),
             ("share: 0.1\nshare: 0.2", ":2: share is given twice"),
         ],

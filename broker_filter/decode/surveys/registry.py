@@ -20,7 +20,7 @@ from broker_filter.decode.surveys.survey import EventTime, Survey
 from broker_filter.errors import ConfigError
 from broker_filter.photometry.times import TimeSystem
 
-__all__ = ["GROUP", "adapter_for", "event_times", "surveys"]
+__all__ = ["GROUP", "adapter_for", "check_cuts", "event_times", "surveys"]
 
 GROUP: Final = "broker_filter.surveys"
 """Entry points under which other packages bring surveys."""
@@ -135,6 +135,28 @@ def event_times() -> EventTime:
         for field, system in survey.event_time.items():
             found.setdefault(field, system)
     return found
+
+
+def check_cuts(packets: Packets, key: str) -> None:
+    """Refuse names of cuts that no survey has.
+
+    Parameters
+    ----------
+    packets : Packets
+    key : str
+        Under which the settings have them, for the message.
+
+    Raises
+    ------
+    ConfigError
+        With the names that there are; and as `surveys`.
+    """
+    known = frozenset[str]().union(*(survey.cuts for survey in surveys()))
+    if wrong := [name for name in packets.ignored_cuts if name not in known]:
+        raise ConfigError(
+            f"{key}.ignored_cuts: {', '.join(map(repr, wrong))}: no survey has such a cut; there"
+            f" are {', '.join(sorted(known))}"
+        )
 
 
 def adapter_for(schema_name: str, field_names: Collection[str]) -> Survey | None:
