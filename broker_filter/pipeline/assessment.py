@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import chain
 from uuid import UUID
 
 import numpy as np
@@ -40,7 +39,8 @@ from broker_filter.alerts.lifecycle import (
 from broker_filter.alerts.threshold import Rule
 from broker_filter.inference.scorer import Scored, Scorer
 from broker_filter.observe.metrics import Metrics
-from broker_filter.pipeline.batcher import Forgotten, Work
+from broker_filter.pipeline.batcher import Work
+from broker_filter.pipeline.by_star import Drops, EachStar, Star, by_star
 from broker_filter.pipeline.candidate import Candidate, Memory
 from broker_filter.pipeline.certifier import Certified, Certifier
 from broker_filter.pipeline.event_epochs import extended
@@ -60,22 +60,10 @@ from broker_filter.types import (
     WindowBatch,
 )
 
-__all__ = ["Assessment", "EachStar", "Outputs"]
+__all__ = ["Assessment", "Outputs"]
 
 Samples = NDArray[np.float32]
 """Of the network's posterior, shape (S, 5), columns `PARAMETERS`."""
-
-EachStar = Callable[
-    [Callable[[list[int]], list[tuple[int, Alert | None]]], Iterable[list[int]]],
-    Iterable[list[tuple[int, Alert | None]]],
-]
-"""Applies a function to the rows of each star."""
-
-_Star = tuple[StateKey, EventKey]
-"""Which state, and which star and band of it."""
-
-_Drops = Mapping[_Star, deque[int]]
-"""The rows of a batch before which the window of each star was dropped, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +95,7 @@ class Assessment:
     metrics : Metrics
     surveys : mapping of str to Provenance, optional
         Of the surveys (in lower case) that have a model of their own.
-    each_star : callable, optional
-        Applies a function to each star of a batch, as `map` does; may do so in several threads.
+    each_star : EachStar, optional
     """
 
     def __init__(
@@ -160,7 +147,8 @@ class Assessment:
         """
         alerts = [] if work.windows is None else self._evaluate(work, work.windows, now_ms)
         if work.windows is None:
-            self._forget_all(_dropped(work.forgotten))
+            for star in Drops(work.forgotten).rest():
+                self._forget(star)
         captured = {key: self._complete(state) for key, state in work.captured.items()}
         cases, self._cases = self._cases or {}, None if self._cases is None else {}
         return Outputs(alerts=alerts, offsets=work.offsets, captured=captured, cases=cases)
@@ -257,11 +245,13 @@ class Assessment:
         memories = [self._memories[origin.key] for origin in work.origins]
         triggered = (scored.log10_k >= self._rule.certify_from) | stands_out
         others = OtherBands(work, rows, self._scorer)
-        dropped = _dropped(work.forgotten)
+        drops = Drops(work.forgotten)
+        stars = [(origin.key, key) for origin, key in zip(work.origins, keys, strict=True)]
 
         def take_up(row: int) -> Alert | None:
             key, memory, origin = keys[row], memories[row], work.origins[row]
-            self._forget((origin.key, key), dropped, row)
+            if drops.before(stars[row], row):
+                self._forget(stars[row])
             # An earlier row of the same star may have opened its event, or ended it.
             if not (triggered[row] or memory.holds(key)):
                 return None
@@ -271,44 +261,22 @@ class Assessment:
             # A silent alert was needed all the same: its peak decides how the event ends.
             return None if origin.silent else alert
 
-        stars = [(work.origins[row].key, keys[row]) for row in rows]
-        alerts = self._by_star(take_up, rows, stars)
-        self._forget_all(dropped)
+        if self._rule.discovery is None:
+            alerts = by_star(take_up, rows, [stars[row] for row in rows], self._each_star)
+        else:  # the events of all stars are counted, in their order
+            alerts = [take_up(row) for row in rows]
+        for star in drops.rest():
+            self._forget(star)
         return [alert for alert in alerts if alert is not None]
 
-    def _by_star(
-        self, take_up: Callable[[int], Alert | None], rows: Sequence[int], stars: Sequence[_Star]
-    ) -> list[Alert | None]:
-        """What each row gives; the rows of a star are taken up one after the other.
-
-        No star changes what another gives, but by the false discovery rate, which counts the
-        events of all.
-        """
-        if self._rule.discovery is not None:
-            return [take_up(row) for row in rows]
-        own = defaultdict(list)
-        for row, star in zip(rows, stars, strict=True):
-            own[star].append(row)
-        found = self._each_star(lambda rows: [(row, take_up(row)) for row in rows], own.values())
-        by_row = dict(chain.from_iterable(found))
-        return [by_row[row] for row in rows]
-
-    def _forget(self, star: _Star, dropped: _Drops, row: int) -> None:
-        """Let go of a star whose window was dropped before a row, so that memory is bounded.
+    def _forget(self, star: Star) -> None:
+        """Let go of a star whose window was dropped, so that memory is bounded.
 
         An open event ends without an alert, as there is no window to say it of; it is counted. So
         does the event of a star that is never observed again.
         """
         state, key = star
-        before = dropped.get(star, deque())
-        while before and before[0] <= row:
-            before.popleft()
-            self._metrics.inc("events_dropped_total", self._memories[state].forget(key))
-
-    def _forget_all(self, dropped: _Drops) -> None:
-        """Let go of all stars that are left."""
-        for star, rows in dropped.items():
-            self._forget(star, dropped, max(rows, default=0))
+        self._metrics.inc("events_dropped_total", self._memories[state].forget(key))
 
     def _take_safely(
         self, window: Candidate, others: OtherBands, times: ProcessingTimes
@@ -490,11 +458,3 @@ class Assessment:
         self._metrics.observe("posterior_support_fraction", usable)
         self._metrics.observe("inference_seconds", time.perf_counter() - began, stage="posterior")
         return drawn
-
-
-def _dropped(forgotten: Iterable[Forgotten]) -> _Drops:
-    dropped: dict[_Star, deque[int]] = {}
-    for gone in forgotten:
-        for key in gone.stars:
-            dropped.setdefault((gone.key, key), deque()).append(gone.row)
-    return dropped

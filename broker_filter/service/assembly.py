@@ -34,8 +34,9 @@ from broker_filter.observe.health import Health
 from broker_filter.observe.metrics import Metrics
 from broker_filter.observe.server import ObserveServer
 from broker_filter.photometry.usable import Limits
-from broker_filter.pipeline.assessment import Assessment, EachStar
+from broker_filter.pipeline.assessment import Assessment
 from broker_filter.pipeline.batcher import Batcher
+from broker_filter.pipeline.by_star import EachStar
 from broker_filter.pipeline.intake import Intake
 from broker_filter.pipeline.judge import JudgeOptions
 from broker_filter.pipeline.options import AssessmentOptions

@@ -23,8 +23,9 @@ from broker_filter.errors import StateError
 from broker_filter.inference.scorer import Scored
 from broker_filter.observe.metrics import Metrics
 from broker_filter.photometry.usable import Limits
-from broker_filter.pipeline.assessment import Assessment, EachStar, Outputs
+from broker_filter.pipeline.assessment import Assessment, Outputs
 from broker_filter.pipeline.batcher import Batcher
+from broker_filter.pipeline.by_star import EachStar
 from broker_filter.pipeline.core import Pipeline
 from broker_filter.pipeline.intake import Intake
 from broker_filter.pipeline.options import AssessmentOptions

@@ -9,7 +9,7 @@ import pytest
 
 from broker_filter.alerts.alert import Alert
 from broker_filter.observe.metrics import Metrics
-from broker_filter.pipeline.assessment import EachStar
+from broker_filter.pipeline.by_star import EachStar
 from broker_filter.pipeline.core import Pipeline
 from broker_filter.service.assembly import (
     MOST_STARS,
