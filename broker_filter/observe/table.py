@@ -298,7 +298,7 @@ _INFERENCE = (
         "counter",
         (),
         "windows that the matched filter settled, which the network did not see",
-        "under eight in ten of all: error bars are too small, or the threshold is low",
+        "under seven in ten of all: error bars are too small, or the threshold is low",
     ),
     Metric(
         "log_bayes_factor",
