@@ -11,6 +11,7 @@ import argparse
 import json
 import resource
 import shlex
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -221,8 +222,10 @@ def _sentence(args: argparse.Namespace, summary: dict[str, Any]) -> str:
 
 def _offer(args: argparse.Namespace, alerts: list[Alert]) -> str:
     """How to look at the alerts, where there are any."""
+    # In an environment that is not activated, the command is known by its path alone.
+    program = "broker-filter" if shutil.which("broker-filter") else shlex.quote(sys.argv[0])
     folder = shlex.quote(str(args.out / SAVED))
-    return f"look at them: broker-filter page --archive {folder}\n" if alerts else ""
+    return f"look at them: {program} page --archive {folder}\n" if alerts else ""
 
 
 def _latest(alerts: list[Alert]) -> list[Alert]:

@@ -113,5 +113,16 @@ def test_a_small_demo_on_the_embedded_broker(arguments, capsys):
     rows = [line.split() for line in out.splitlines() if re.match(r"1\d{6} ", line)]
     assert rows
     assert {row[1] for row in rows} <= certified | {"-"}
-    assert ("broker-filter page --archive" in out) == bool(saved)
+    assert (" page --archive " in out) == bool(saved)
     assert "demo: 100 % filtered" in err or sys.stderr.isatty()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_offer_is_a_command_that_this_shell_finds(known, arguments, monkeypatch):
+    monkeypatch.setattr(demo.shutil, "which", lambda name: f"/bin/{name}" if known else None)
+    monkeypatch.setattr(demo.sys, "argv", [".venv/bin/broker-filter", "demo"])
+    program = "broker-filter" if known else ".venv/bin/broker-filter"
+    assert demo._offer(arguments, ["an alert"]).startswith(
+        f"look at them: {program} page --archive"
+    )
+    assert demo._offer(arguments, []) == ""
