@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from broker_filter.config import Input, Packets
+from broker_filter.config import Input, Packets, Settings
 from broker_filter.decode.selection import select
 from broker_filter.decode.surveys import babamul, lsst, quality, roman, ztf
 from broker_filter.decode.surveys.quality import Cuts, Table
 from broker_filter.decode.surveys.registry import surveys
 from broker_filter.errors import ConfigError
+from broker_filter.inference.zoo import Entry
+from broker_filter.service import assembly
 from broker_filter.service.decoding import make_decoder, unknown_surveys
 from tests import build
 
@@ -71,3 +73,16 @@ def test_a_survey_that_no_packet_is_of_is_named_once_and_its_nearest() -> None:
     assert "model.surveys: 'zft' is none of" in line
     assert "is ztf meant?" in line
     assert list(unknown_surveys(build.settings(alert={"noise": "white"}))) == []
+
+
+def test_a_start_logs_a_survey_that_may_be_misspelt(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_: Settings) -> Entry:
+        raise ConfigError("far enough")
+
+    monkeypatch.setattr(assembly, "open_entry", stop)
+    with pytest.raises(ConfigError, match="far enough"):
+        assembly.run(build.settings(model={"surveys": {"zft": "fspl-paper-1.0.0"}}))
+    (record,) = (one for one in caplog.records if one.levelname == "WARNING")
+    assert "'zft' is none of the surveys" in record.getMessage()
