@@ -200,6 +200,8 @@ def _read_secret(tree: dict[str, Any], keys: Keys) -> str:
         return f"kafka.security: give {keys[-1]} or {keys[-1]}_file, not both"
     try:
         secret = Path(name).read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:  # it quotes what it could not read
+        return f"{key}_file: {name}: cannot be read: not UTF-8"
     except (OSError, ValueError) as error:
         return f"{key}_file: {name}: cannot be read: {getattr(error, 'strerror', 0) or error}"
     if not secret:

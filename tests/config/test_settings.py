@@ -373,6 +373,9 @@ def test_a_secret_comes_from_a_file(tmp_path, key, environ, where):
     assert f"give {key} or {key}_file, not both" in problem(tmp_path, text, given_twice)
     secret.write_text("")
     assert f"{secret}: empty" in problem(tmp_path, text, environ)
+    secret.write_bytes(b"\xe9t\xe9")
+    assert f"{secret}: cannot be read: not UTF-8" in problem(tmp_path, text, environ)
+    assert "0xe9" not in problem(tmp_path, text, environ)
     secret.unlink()
     assert f"{secret}: cannot be read" in problem(tmp_path, text, environ)
 
