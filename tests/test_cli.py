@@ -153,6 +153,12 @@ def test_numbers_beyond_their_bounds_are_refused(
     assert f"argument {line.split()[-2]}: {line.split()[-1]} is not" in capsys.readouterr().err
 
 
+def test_a_large_bound_is_written_out(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["demo", "--stars", "2000000"])
+    assert "2000000 is not 1 to 1000000" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

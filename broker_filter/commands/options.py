@@ -50,7 +50,7 @@ def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
     def read(text: str) -> int:
         value = int(text)
         if not least <= value <= most:
-            upper = "or more" if most == math.inf else f"to {most:g}"
+            upper = "or more" if most == math.inf else f"to {most}"
             raise argparse.ArgumentTypeError(f"{text} is not {least} {upper}")
         return value
 
