@@ -312,7 +312,7 @@ def _certified(certified: Mapping[str, Any]) -> str:
         "false alarms a night",
         "log10 K needed",
         "found by the network's K",
-        "found by certified K, first charge included",
+        "found by certified K (white noise), first charge included",
     )
     rows = (
         (
