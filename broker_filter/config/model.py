@@ -55,7 +55,10 @@ class Batch(BaseModel):
     model_config = STRICT
 
     flush_windows: int = Field(
-        default=2048, ge=1, le=1 << 20, description="windows that make a batch go at once"
+        default=2048,
+        ge=1,
+        le=1 << 20,
+        description="windows that make a batch go at once; fewer while a batch takes seconds",
     )
     max_wait_s: float = Field(default=0.5, ge=0, le=60, description="longest wait of a due window")
     queue_depth: int = Field(

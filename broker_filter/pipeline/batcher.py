@@ -135,12 +135,13 @@ class Batcher:
         self._offsets |= offsets
         self._since = now if self._since is None else self._since
 
-    def due(self, now: float) -> bool:
-        """Whether to flush now."""
+    def due(self, now: float, most: int | None = None) -> bool:
+        """Whether to flush now; ``most`` may be less than the windows that otherwise make it so."""
         if self._since is None:
             return False
+        enough = self._flush_windows if most is None else min(most, self._flush_windows)
         return (
-            sum(len(each.windows) for each in self._windows) >= self._flush_windows
+            sum(len(each.windows) for each in self._windows) >= enough
             or now - self._since >= self._max_wait_s
         )
 

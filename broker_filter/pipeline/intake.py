@@ -167,9 +167,9 @@ class Intake:
         kept.move(partition, run[-1].next_offset)
         return kept.live_from.get(partition, 0)
 
-    def due(self, now: float) -> bool:
-        """Whether the windows gathered should be evaluated now."""
-        return self._batcher.due(now)
+    def due(self, now: float, most: int | None = None) -> bool:
+        """Whether the windows gathered should be evaluated now; ``most`` as of `Batcher.due`."""
+        return self._batcher.due(now, most)
 
     def flush(self, capture: Collection[StateKey] = ()) -> Work | None:
         """Hand over what was gathered, with the offsets that it settles; None if there is none.

@@ -29,11 +29,13 @@ from broker_filter.kafka.delivery import Delivery
 from broker_filter.kafka.source import OnChange, Source
 from broker_filter.observe.health import Health
 from broker_filter.observe.metrics import Metrics
-from broker_filter.pipeline.assessment import Assessment
+from broker_filter.pipeline.assessment import Assessment, Outputs
+from broker_filter.pipeline.batcher import Work
 from broker_filter.pipeline.intake import Intake
 from broker_filter.service.assignments import Assignments
 from broker_filter.service.dead_letters import StreamGuard
 from broker_filter.service.outgoing import Outgoing
+from broker_filter.service.pace import Pace
 from broker_filter.service.report import Reporter
 from broker_filter.service.restore import Restorer
 from broker_filter.service.snapshots import Captures, SnapshotWriter
@@ -51,8 +53,9 @@ _log = logging.getLogger(__name__)
 
 POLL_S = 0.1
 MAX_POLL_MESSAGES = 10_000
-SLICE_BYTES = 64 << 20
-"""Messages are taken in slices, so that a backlog of large ones cannot fill the memory."""
+SLICE_BYTES, SLICE_MESSAGES = 16 << 20, 2048
+"""Messages are taken in slices, so that a backlog of large ones cannot fill the memory, and none
+brings too many windows at a time."""
 PAUSE_S = 5.0
 """Pausing throws away what was fetched ahead, so intake waits this long for the network first."""
 REPORT_S = 2.0
@@ -111,6 +114,7 @@ class Service:
         self._metrics, self._health = metrics, health
         self._reporter = Reporter(metrics)
         self._worker = Worker(settings.batch.queue_depth)
+        self._pace = Pace(settings.batch.flush_windows)
         self._topics = TopicWatch(topic_ids_of)
         self._captures = Captures(snapshots, self._topics.id_of)
         self._outgoing = Outgoing(settings.kafka, delivery, self._reporter, framing)
@@ -202,7 +206,8 @@ class Service:
     def _take(self) -> None:
         """Put messages into the windows, slice by slice, as long as the worker keeps up."""
         while True:
-            if self._intake.due(time.monotonic()) and not self._worker.full():
+            due = self._intake.due(time.monotonic(), self._pace.windows)
+            if due and not self._worker.full():
                 self._submit(self._captures.due())
             if not self._inbox or self._worker.full() or self._outgoing.failing():
                 return
@@ -223,8 +228,8 @@ class Service:
 
     def _slice(self) -> list[Message]:
         messages: list[Message] = []
-        size = 0
-        while self._inbox and size < SLICE_BYTES:
+        size, most = 0, self._pace.windows if self._pace.is_slow else SLICE_MESSAGES
+        while self._inbox and size < SLICE_BYTES and len(messages) < most:
             messages.append(self._inbox.popleft())
             size += len(messages[-1].value or b"")
         return messages
@@ -236,10 +241,17 @@ class Service:
             return
         self._captures.expect(capture)
         self._worker.submit(
-            lambda: self._assessment.assess(work, round(1000 * time.time())),
+            lambda: self._assess(work),
             self._outgoing.receiver(lambda outputs: self._captures.take(outputs.captured)),
         )
         self._metrics.set("gpu_queue_batches", self._worker.waiting())
+
+    def _assess(self, work: Work) -> Outputs:
+        """Runs in the worker's thread."""
+        began = time.monotonic()
+        outputs = self._assessment.assess(work, round(1000 * time.time()))
+        self._pace.note(len(work.windows or ()), time.monotonic() - began)
+        return outputs
 
     def _save(self) -> None:
         """Hand over copies that are committed, and copy the state whose turn it is.

@@ -28,6 +28,7 @@ from broker_filter.pipeline.batcher import Batcher, Work
 from broker_filter.pipeline.intake import Intake
 from broker_filter.schemas import schema_folder
 from broker_filter.service.loop import Service
+from broker_filter.service.pace import LEAST
 from broker_filter.service.restore import Restorer, find_start
 from broker_filter.service.snapshots import SnapshotWriter
 from broker_filter.state.partition import PartitionState
@@ -45,6 +46,10 @@ ALERT = build.alert()
 
 def good(offset: int, partition: int = 0) -> Message:
     return build.message(GOOD, offset, partition=partition)
+
+
+def of_a_new_star(offset: int) -> Message:
+    return build.message(build.photometry(60_000.0, offset), offset)
 
 
 def bad(offset: int) -> Message:
@@ -73,6 +78,7 @@ class Judge:
         self.begun = 0
         self.error: BaseException | None = None
         self.works: list[Work] = []
+        self.seconds_a_window = 0.0
         self.restored: list[tuple[Partition, int | None]] = []
 
     def warm_up(self) -> None: ...
@@ -84,8 +90,13 @@ class Judge:
         if self.error is not None:
             raise self.error
         self.works.append(work)
+        time.sleep(self.seconds_a_window * len(work.windows or ()))
         alerts: list[Alert] = [ALERT] if work.offsets else []  # none for what is silent
         return Outputs(alerts, offsets=work.offsets, captured=work.captured)
+
+    def sizes(self) -> list[int]:
+        """Windows of each batch so far."""
+        return [len(work.windows) for work in self.works if work.windows is not None]
 
     def restore(self, partition: Partition, state: PartitionState | None) -> None:
         self.restored.append((partition, None if state is None else state.offset))
@@ -564,7 +575,8 @@ def test_snapshots_are_taken_while_the_worker_is_never_idle(
 
     with bench.running():
         bench.stream.memory.push(*(good(offset) for offset in range(100)))
-        until(lambda: judge.begun == 1)
+        # The first piece of work may be a copy of what there is before the messages.
+        until(lambda: judge.begun == 1 and bench.service._worker.full())
         for _ in range(20):
             bench.do(finish_one)
         assert any(work.captured for work in judge.works[10:])
@@ -596,6 +608,28 @@ def test_large_messages_are_taken_in_slices(monkeypatch: pytest.MonkeyPatch) -> 
         assert taken <= 6
         bench.judge.gate.set()
         until(lambda: bench.committed == 20)
+
+
+def test_batches_become_small_while_most_windows_alert(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that neither the first alert nor a stop waits long for those beside it."""
+    monkeypatch.setattr("broker_filter.service.pace.BATCH_S", 0.02)
+    monkeypatch.setattr("broker_filter.service.loop.SLICE_MESSAGES", 100)
+    bench = Bench(batch={"flush_windows": 512, "max_wait_s": 0.01})
+    bench.judge.seconds_a_window = 0.005
+    with bench.running():
+        for first, last in ((0, 100), (100, 300)):
+            bench.stream.memory.push(*map(of_a_new_star, range(first, last)))
+            until(lambda last=last: bench.committed == last)
+        slow = bench.judge.sizes()
+        assert sum(slow) == 300
+        assert slow[0] <= 100
+        assert slow[-40:] == [LEAST] * 40
+        bench.judge.seconds_a_window = 0.0
+        bench.stream.memory.push(*map(of_a_new_star, range(300, 6000)))
+        until(lambda: bench.committed == 6000)
+        fast = bench.judge.sizes()[len(slow) :]
+        assert sum(fast) == 5700
+        assert 512 <= max(fast) < 612
 
 
 def test_readiness_waits_for_the_partitions_to_be_live() -> None:
