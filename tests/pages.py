@@ -468,29 +468,33 @@ def night_page() -> str:
 
 def recovery() -> str:
     """What was found of events injected into real light curves, and what else alerted."""
-    run = json.loads(RECOVERY.read_text())
-    report = run["report"]
-    events, alarms = report["events"], report["false_alarms"]
-    found = {name: events[name] for name in ("detectable", "injected")}
-    of = " and ".join(
-        f"{part['found']} of {part['n']} {name} ({_percent(part['share'], 0)})"
-        for name, part in found.items()
+    runs = json.loads(RECOVERY.read_text())
+    head = (
+        *("entry", "detectable events found", "injected events found"),
+        *("untouched star-days", "new alerts of known events", "of variables"),
+        "bound for constant stars",
+    )
+    table = markdown_table(head, map(_recovered, runs))
+    snr = runs[0]["report"]["events"]["detectable_snr"]
+    dates, machines = (sorted({run[key] for run in runs}) for key in ("date", "machine"))
+    return (
+        f"{table}\n\nDetectable means a signal-to-noise of {snr:g} or more. New alerts are of"
+        f" untouched stars.\n\n`python -m tests.bench.bench_recovery --model ENTRY`,"
+        f" {dates[-1][:10]}, {'; '.join(machines)}."
+    )
+
+
+def _recovered(run: Mapping[str, Any]) -> tuple[str, ...]:
+    events, alarms = run["report"]["events"], run["report"]["false_alarms"]
+    found = (
+        f"{part['found']} of {part['n']} ({_percent(part['share'], 0)})"
+        for part in (events["detectable"], events["injected"])
     )
     strangers = run["new alerts of untouched stars"]
-    names = {
-        "ogle2_events_shared": "known events",
-        "ogle2_variables_shared": "known variables",
-        "other": "other stars",
-    }
-    whose = ", ".join(f"{n} of {names[name]}" for name, n in strangers.items())
-    return (
-        f"Injected events found: {of}; detectable means a signal-to-noise of"
-        f" {events['detectable_snr']:g} or more.\n\n"
-        f"New alerts of untouched stars at log10 K >= {alarms['log10_k']:g}: {alarms['alerts']} in"
-        f" {alarms['star_days']:,.0f} star-days ({whose}); the bound for constant stars is"
-        f" {alarms['bound_alerts']:.1f}.\n\n"
-        f"`python -m tests.bench.bench_recovery`, {run['date'][:10]}, {run['machine']}."
-    )
+    variables = strangers.get("ogle2_variables_shared", 0)
+    known = sum(strangers.values()) - variables
+    counts = (f"{alarms['star_days']:,.0f}", f"{known}", f"{variables}")
+    return f"`{run['model']}`", *found, *counts, f"{alarms['bound_alerts']:.1f}"
 
 
 # Speeds
