@@ -122,7 +122,7 @@ def _passed(found: Mapping[str, int]) -> str:
 
 def _verdicts(part: Part) -> list[str]:
     header = ["class", "survey", "alerts", *VERDICTS, "lens, of windows", "lens, of events"]
-    header += ["lens, of stars", "of bright stars at the end"]
+    header += ["lens, of stars", "lens at the end, of bright stars"]
     rows = []
     for row in part["classes"]:
         said, bright = row["verdicts"], row["bright_stars"]
