@@ -14,6 +14,7 @@ proposals were; better ones only make the estimate less noisy.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -41,6 +42,9 @@ from broker_filter.inference.robust import robust_k
 from broker_filter.types import Fit, Lenses, NotFitted, RobustK, StarEpochs
 
 __all__ = ["ENOUGH_SAMPLES", "Fitter"]
+
+FEW, MOST_OF_IT, LEAST_GAIN = 2, 0.7, 25.0
+"""A fit rests on so few epochs where they make so much of its gain in chi2, if it is a gain."""
 
 LEAST_EPOCHS = 6
 """Four parameters, a share and a baseline: fewer epochs decide nothing."""
@@ -173,10 +177,7 @@ class Fitter:
             return NotFitted(f"not fitted: {sources} sources, at most {MOST_SOURCES} can be")
         draw = torch.Generator().manual_seed(seed)
         problem = _Problem(Likelihood(epochs, t_start, self._prior), self._box)
-        candidates = self._candidates(problem.likelihood, starts, draw)
-        modes, along, mass = _found_modes(problem, candidates)
-        mixture = _first_mixture(candidates, modes, along, mass, self._bend(modes), draw)
-        seen, mixture = _adapted(problem, mixture, draw)
+        modes, seen, mixture = self._tuned(problem, starts, draw)
         last = _last_round(problem, seen, mixture, draw)
         if not bool(torch.isfinite(last).any()):
             return NotFitted("not fitted: no lens of the prior has a finite likelihood")
@@ -184,7 +185,22 @@ class Fitter:
         fit = replace(fit, lenses=_lenses(problem, seen), longest=self._prior.high[LOG_TE])
         if self._noise is None:
             return fit
-        return replace(fit, robust=self._robust(problem, seen, epochs, self._noise, draw))
+        proposals = [seen.proposals[-1][0]]
+        if len(kept := _beside_few(problem.likelihood, epochs, fit)) < len(epochs):
+            rest = _Problem(Likelihood(kept, t_start, self._prior), self._box)
+            proposals.append(self._tuned(rest, starts, draw)[2])
+        return replace(
+            fit, robust=self._robust(problem, proposals, seen, epochs, self._noise, draw)
+        )
+
+    def _tuned(
+        self, problem: _Problem, starts: Tensor, draw: torch.Generator
+    ) -> tuple[Modes, _Seen, Mixture]:
+        """Maxima, samples so far, and a mixture that promises enough effective ones."""
+        candidates = self._candidates(problem.likelihood, starts, draw)
+        modes, along, mass = _found_modes(problem, candidates)
+        mixture = _first_mixture(candidates, modes, along, mass, self._bend(modes), draw)
+        return modes, *_adapted(problem, mixture, draw)
 
     def of_whole_event(self, days: float) -> Fitter:
         """A fitter of events whose peak may lie so many days earlier, and which may last longer.
@@ -200,15 +216,17 @@ class Fitter:
     def _robust(
         self,
         problem: _Problem,
+        proposals: Sequence[Mixture],
         seen: _Seen,
         epochs: StarEpochs,
         noise: NoiseBounds,
         draw: torch.Generator,
     ) -> RobustK:
-        """From the lenses of the last round, which are fresh."""
-        mixture, n = seen.proposals[-1]
-        z = seen.z[-n:]
-        log_ratio = prior_log_density(z) - mixture.log_density(z, n)
+        """From the lenses of the last round, which are fresh, and as many of other proposals."""
+        n = seen.proposals[-1][1]
+        z = torch.cat([seen.z[-n:], *(mixture.sample(n, draw) for mixture in proposals[1:])])
+        log_drawn = torch.stack([mixture.log_density(z, n) for mixture in proposals])
+        log_ratio = prior_log_density(z) - log_drawn.logsumexp(0) + math.log(len(proposals))
         theta = self._box.theta(z)
         return robust_k(
             problem.likelihood,
@@ -274,6 +292,22 @@ def _fit(
         p_value=chi2_tail(chi2, freedom),
         autocorrelation=autocorrelation(curve.residual, likelihood.source),
     )
+
+
+def _beside_few(likelihood: Likelihood, epochs: StarEpochs, fit: Fit) -> StarEpochs:
+    """The epochs without the few on which a fit rests, if it rests on few; else all of them.
+
+    K against the family allows for wrong epochs, and one that is far off draws the fit, which
+    does not, away from an event beside it.
+    """
+    curve = likelihood.best_curve(torch.from_numpy(fit.best[:LENS]))
+    gain = likelihood.residual.square() * likelihood.weight - curve.residual.square()
+    order = gain.argsort(descending=True)
+    if gain.sum() < LEAST_GAIN or gain[order[:FEW]].sum() < MOST_OF_IT * gain.sum():
+        return epochs
+    few = 1 if gain[order[0]] >= MOST_OF_IT * gain.sum() else FEW
+    kept = np.sort(np.delete(epochs.by_source, order[:few].numpy()))
+    return epochs.take(kept) if len(kept) >= LEAST_EPOCHS else epochs
 
 
 def _lenses(problem: _Problem, seen: _Seen) -> Lenses:

@@ -145,6 +145,41 @@ def test_an_event_beside_gross_outliers_is_still_one() -> None:
     assert len(robust[1].noise[0].wrong_epochs) == 2
 
 
+@pytest.mark.parametrize("seed", range(20, 26))
+def test_one_epoch_that_draws_the_fit_away_costs_an_event_little(seed: int) -> None:
+    """The fit allows for no wrong epoch, and is of the one that weighs more than the event."""
+    t = np.arange(0.1, 20, 0.2)
+    flux = 1 + excess(np.hypot(0.3, t - 9.1), 0.01)
+    flux += 0.1 * np.random.default_rng(seed).normal(size=len(t))
+    clean = replace(epochs(seed), mjd_tai=60_000 + t, flux=flux.astype(np.float32))
+    clean.sigma[:] = 0.1
+    spiked = replace(clean, flux=clean.flux.copy())
+    spiked.flux[20] += 6.0  # 60 errors, five days before the peak
+    alone, beside = fit(clean), fit(spiked)
+    assert alone.robust is not None
+    assert beside.robust is not None
+    assert alone.robust.log10_k > 6
+    assert beside.best[0] == pytest.approx(t[20], abs=0.2)
+    assert beside.robust.log10_k > 0.8 * alone.robust.log10_k
+
+
+@pytest.mark.parametrize("seed", [5, 6])
+def test_k_does_not_depend_on_what_lenses_are_drawn_around(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    of = epochs(seed, height=1.0)
+    alone = fit(of).robust
+    monkeypatch.setattr(
+        "broker_filter.inference.fit._beside_few", lambda _, epochs, __: epochs.take(np.arange(90))
+    )
+    both = fit(of).robust
+    assert alone is not None
+    assert both is not None
+    error = np.hypot(alone.log10_k_error, both.log10_k_error)
+    assert error < 0.1
+    assert both.log10_k == pytest.approx(alone.log10_k, abs=3 * error)
+
+
 def test_a_wild_epoch_is_no_reason_against_a_lens_where_the_event_has_wilder_ones() -> None:
     """Without a lens the peak's own epochs are the wrong ones."""
     clean = epochs(10, height=8.0)
