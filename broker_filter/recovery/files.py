@@ -22,6 +22,9 @@ __all__ = ["Event", "InjectedEvents", "Sighting", "read_alerts", "read_truth"]
 
 _log = logging.getLogger(__name__)
 
+MAX_LINE = 64 << 20
+"""Characters of a line: an alert with 20,000 samples has two million."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -129,7 +132,10 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     number = 0
     try:
         with path.open(encoding="utf-8") as file:
-            for number, text in enumerate(file, 1):
+            lines = iter(lambda: file.readline(MAX_LINE + 1), "")
+            for number, text in enumerate(lines, 1):
+                if len(text) > MAX_LINE:
+                    raise ValueError(f"a line of more than {MAX_LINE} characters")
                 if text.strip():
                     yield number, json.loads(text)
     except OSError as error:

@@ -246,6 +246,14 @@ def test_a_line_nested_too_deeply_is_named(files):
         read_truth(truth)
 
 
+def test_a_line_without_end_is_named(files, monkeypatch):
+    monkeypatch.setattr("broker_filter.recovery.files.MAX_LINE", 2000)
+    truth, _ = files([], [])
+    truth.write_text(json.dumps(RUN) + "\n" + "x" * 2001)
+    with pytest.raises(ConfigError, match=f"{truth}:2: not JSON lines: a line of more than 2000"):
+        read_truth(truth)
+
+
 @pytest.mark.parametrize("changes", [{"lastEpochMjdTai": float("nan")}, {"createdMs": 1e999}])
 def test_a_line_that_is_no_alert_is_named(files, changes):
     _, saved = files([], [alert("a", T0, **changes)])
