@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 POLL_S = 0.1
 MAX_POLL_MESSAGES = 10_000
-SLICE_BYTES, SLICE_MESSAGES = 16 << 20, 2048
+SLICE_BYTES, SLICE_MESSAGES = 64 << 20, 2048
 """Messages are taken in slices, so that a backlog of large ones cannot fill the memory, and none
 brings too many windows at a time."""
 PAUSE_S = 5.0

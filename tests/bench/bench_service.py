@@ -201,8 +201,10 @@ def burst(servers: str, folder: Path, size: Size) -> Figures:
     few, plain = size.packets // 50, {"log10_k": 1e6, "certified": False}
     scored, sent, _ = take_packets(servers, folder, size.packets, **plain)
     shared, _, _ = take_packets(servers, folder, size.packets, instances=2, **plain)
-    alerted, _, alerts = take_packets(servers, folder, few)
-    rate = alerts / (alerted - few * scored / size.packets)
+    rates = []
+    for threads in (1, 2):
+        alerted, _, alerts = take_packets(servers, folder, few, threads=threads)
+        rates.append(alerts / (alerted - few * scored / size.packets))
     return [
         Figure("burst_packets", "Burst: packets", size.packets, ""),
         Figure("burst_size", "Burst: size", sent / 1e6, "MB"),
@@ -215,17 +217,23 @@ def burst(servers: str, folder: Path, size: Size) -> Figures:
         ),
         Figure("burst_two", "Burst: scored and committed by two instances", shared, "s"),
         Figure("burst_alerts", "Burst: alerts of a second, smaller burst", alerts, ""),
-        Figure("burst_alert_rate", "Burst: alerts per second in it", rate, "alerts/s"),
+        Figure("burst_alert_rate", "Burst: alerts per second in it", rates[0], "alerts/s"),
+        Figure(
+            "burst_alert_rate_2",
+            "Burst: alerts per second in it, two threads",
+            *(rates[1], "alerts/s", "one thread", rates[0]),
+        ),
     ]
 
 
 def take_packets(
-    servers: str, folder: Path, n: int, instances: int = 1, **alert: float
+    servers: str, folder: Path, n: int, instances: int = 1, threads: int = 1, **alert: float
 ) -> tuple[float, int, int]:
     """Seconds that a filter takes for so many packets, their bytes, and its number of alerts."""
     alerts, sent = DATA / "alerts", 0
     schemas = {"schema_folder": str((alerts / "avsc").resolve())}
-    with started(servers, folder, input=schemas, alert=alert, snapshot={"url": None}) as run:
+    own = {"alert": alert, "model": {"threads": threads}, "snapshot": {"url": None}}
+    with started(servers, folder, input=schemas, **own) as run:
         feed = Feed(run)
         for i, value in enumerate(itertools.islice(of_new_stars(alerts), n)):
             feed.send(i % PARTITIONS, None, value)
