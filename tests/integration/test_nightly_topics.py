@@ -213,7 +213,9 @@ def sky(
 ) -> Iterator[Sky]:
     monkeypatch.setattr(
         "broker_filter.service.assembly.make_assessment",
-        lambda *arguments: make_pipeline(metrics=arguments[-1]).assessment,
+        lambda *arguments, each_star: (
+            make_pipeline(metrics=arguments[-1], each_star=each_star).assessment
+        ),
     )
     made = Sky(kafka, kafka_admin, group, tmp_path)
     made.make(f"{group}-alerts")
